@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sessionary_memory() -> InMemoryTransport:
-    """What a test's clients send: judged by the newest rules, on a clock that the test moves."""
+    """The events of a test's clients, judged by the newest rules, on a clock the test moves."""
     from sessionary.producers.testing import InMemoryTransport
 
     return InMemoryTransport()

@@ -52,7 +52,7 @@ class ControlApiClient:
         return listed
 
     def retry_partition(self, partition: int) -> dict[str, Json]:
-        """Open a halted partition again; return it as it is after a few seconds.
+        """Open a halted partition again; return its state after a few seconds.
 
         Raises `UnknownPartition`, and `Invalid` if it is not halted.
         """
@@ -72,14 +72,14 @@ class ControlApiClient:
         *,
         token_quotas: bool | None = None,
     ) -> dict[str, Json]:
-        """Let rules begin; return the `RulesList` as it is after a few seconds.
+        """Activate rules; return the `RulesList` after a few seconds.
 
-        `finished_run_days`: for how many days runs can be read after their end; None: as in force.
-        `quotas`: whether runs that begin ask for their tenant's quota; `session_quotas`: whether
-        sessions that are created do; `token_quotas`: whether the quotas hear of tokens; None: as in
-        force. `resume_ms`: for how long a run may be resumed after it failed; None: as in force.
-        Raises `Invalid` if a worker does not know them, a partition is not open, or quotas are to
-        begin and no worker of that role runs.
+        `finished_run_days`: days for which runs can be read after their end. `quotas`: whether new
+        runs ask for their tenant's quota; `session_quotas`: whether new sessions do;
+        `token_quotas`: whether tokens are reported to the quotas. `resume_ms`: time for which a run
+        may be resumed after it failed. None leaves a setting as it is in force. Raises `Invalid` if
+        a worker does not know the rules, a partition is not open, or quotas are to begin and no
+        worker of that role runs.
         """
         found = {"finished_run_days": finished_run_days, "quotas": quotas, "session_quotas": session_quotas}
         found |= {"resume_ms": resume_ms, "token_quotas": token_quotas}
@@ -91,7 +91,7 @@ class ControlApiClient:
         return self._send_request("POST", f"/v1/partitions/{partition}/accept-gap", {"reason": reason})
 
     def accept_truncation(self, partition: int, reason: str) -> dict[str, Json]:
-        """Go on in a log that lost records which a halted partition had read; else as a retry."""
+        """Continue in a log that lost records a halted partition had read; else as a retry."""
         return self._send_request("POST", f"/v1/partitions/{partition}/accept-truncation", {"reason": reason})
 
     def repair_clock(self, partition: int, reason: str) -> dict[str, Json]:
@@ -102,10 +102,10 @@ class ControlApiClient:
         return self._send_request("POST", f"/v1/partitions/{partition}/repair-clock", {"reason": reason})
 
     def skip_records(self, partition: int, offset: int, last_offset: int | None, reason: str) -> dict[str, Json]:
-        """Go on after the record at which a partition is halted; else as a retry.
+        """Continue after the record at which a partition is halted; else as a retry.
 
-        With `last_offset`, all records up to it are skipped. Raises `Invalid` for another offset,
-        and names the right one.
+        With `last_offset`, all records up to that offset are skipped. Raises `Invalid` for another
+        offset, and names the right one.
         """
         body = {"offset": offset, "to": last_offset, "reason": reason}
         return self._send_request("POST", f"/v1/partitions/{partition}/skip", body)
@@ -113,10 +113,10 @@ class ControlApiClient:
     def act_on_session(
         self, session_id: str, tenant_id: str, action: str, body: Mapping[str, Json], key: str
     ) -> dict[str, Json]:
-        """Let an operator `pause`, `resume`, `cancel`, `claim`, `migrate` and so on a session.
+        """Send an operator's `pause`, `resume`, `cancel`, `claim`, `migrate` or the like.
 
-        Returns the `JudgedEvent`. Repeats the request while there is no verdict, with its `key`: so
-        it is judged once. Raises `UnknownSession`, and `Invalid` if the event was rejected.
+        Returns the `JudgedEvent`. Repeats the request with its `key` while there is no verdict, so
+        that it is judged once. Raises `UnknownSession`, and `Invalid` if the event was rejected.
         """
         path = f"/v1/sessions/{session_id}/{action}?tenant={urllib.parse.quote(tenant_id, safe='')}"
         for left in reversed(range(_TRIES)):
@@ -194,7 +194,7 @@ def _parse_object(url: str, body: bytes) -> dict[str, Json]:
 
 
 def _answer_error(url: str, error: urllib.error.HTTPError) -> Exception:
-    """Return the error that a problem document (RFC 9457) means."""
+    """Return the error for a problem document (RFC 9457)."""
     try:
         problem = json.loads(error.read(_ANSWER_BYTES_MAX))
         detail, reason = str(problem["detail"]), str(problem["reason"])

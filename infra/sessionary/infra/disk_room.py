@@ -1,4 +1,4 @@
-"""How much room a disk has, and how much a stack or a worker needs."""
+"""The room on a disk, and the need of a stack or a worker."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ class DiskRoom(NamedTuple):
 
     @property
     def is_enough(self) -> bool:
-        """Whether it is as much as a stack needs to start."""
+        """Whether the room is sufficient to start a stack."""
         return self.free >= ROOM_BYTES_MIN
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class DiskRoom(NamedTuple):
 
 
 def measure_room(folder: Path) -> DiskRoom:
-    """Return the room on a folder's disk; of a folder that does not exist yet, its parent's.
+    """Return the room on a folder's disk; its parent's if the folder does not exist yet.
 
     Raises `OSError`.
     """

@@ -1,4 +1,4 @@
-"""How a command finds its stack: by `SESSIONARY_*` variables, or by the file of `sessionary up`.
+"""Finds a command's stack: by `SESSIONARY_*` variables, or by the file of `sessionary up`.
 
 `<data>/env.json` holds the variables of the stack that serves that folder.
 
@@ -6,7 +6,7 @@
 - Without `--data`, if the environment names a broker or a ClickHouse, it is used alone.
 - Otherwise the environment overrides ./.sessionary/env.json, if that file exists.
 
-The file also says the form of the folder's data. A folder of another form is refused.
+The file also has the form of the folder's data. A folder of another form is refused.
 """
 
 import fcntl

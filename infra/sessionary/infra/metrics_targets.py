@@ -1,4 +1,4 @@
-"""Where the parts of the local stack serve their metrics, and the file that tells Prometheus so.
+"""The metrics addresses of the local stack's parts, and the file that lists them for Prometheus.
 
 <data>/prometheus.json has the form of Prometheus' file-based service discovery:
 
@@ -42,13 +42,13 @@ def choose_metrics_ports(known: Mapping[str, str], parts: Iterable[str], first: 
 
 
 def recorded_ports(known: Mapping[str, str], parts: Iterable[str]) -> dict[str, int]:
-    """Return the ports of these parts that a folder remembers; `known`: its variables."""
+    """Return the recorded ports of these parts in a folder; `known`: its variables."""
     found = {name: known.get(_variable_of(name), "") for name in parts}
     return {name: int(port) for name, port in found.items() if port.isdecimal()}
 
 
 def metrics_variables(ports: Mapping[str, int]) -> dict[str, str]:
-    """Return the variables by which a folder remembers the ports of its parts."""
+    """Return the variables that record the ports of a folder's parts."""
     return {_variable_of(name): str(port) for name, port in ports.items()}
 
 

@@ -1,4 +1,4 @@
-"""Settings of the commands themselves. Each role has settings of its own as well."""
+"""Settings of the commands themselves. Each role has its own settings as well."""
 
 from pydantic import Field, SecretStr
 
@@ -7,11 +7,11 @@ from sessionary.sinks.settings import ArtifactSettings, IdleSettings, SinkGroupS
 
 
 class CommandSettings(LogSettings):
-    """What every role and command reads; it is here for the page of settings."""
+    """The settings that every role and command reads; listed here for the page of settings."""
 
 
 class OperatorSettings(EnvSettings):
-    """How the operators' commands reach the control API."""
+    """Access of the operators' commands to the control API."""
 
     control_url: str | None = Field(
         None, description="control API of any processor, for example http://127.0.0.1:8600; partition and doctor ask it"
@@ -28,7 +28,7 @@ class OperatorSettings(EnvSettings):
 
 
 class LagSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings, ArtifactSettings):
-    """Which groups are observed, what ClickHouse is asked, and where lag-exporter serves it."""
+    """The observed groups, the questions to ClickHouse, and the address of lag-exporter."""
 
     lag_interval_s: float = Field(1.0, description="time in seconds between two samples of lag-exporter", ge=0.1, le=60)
     lag_window_s: float = Field(
@@ -62,7 +62,7 @@ class LagSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings, ArtifactS
 
 
 class TaskPagesSettings(EnvSettings):
-    """Where a task worker serves its pages."""
+    """The address of a task worker's pages."""
 
     metrics_host: str = Field("127.0.0.1", description="address on which metrics are served")
     metrics_port: int | None = Field(

@@ -73,8 +73,8 @@ class Ports(NamedTuple):
     """Loopback ports of the servers. None: the port of the folder's last stack, else a free one.
 
     Three brokers take `broker` and the two ports that follow it. The pages with the metrics of the
-    four sinks and the lag exporter take `metrics` and the four that follow it; then comes that of
-    the role quotas, if there is one.
+    four sinks and the lag exporter take `metrics` and the four ports that follow it; the page of
+    the role quotas, if there is one, takes the next port.
     """
 
     broker: int | None = None
@@ -126,7 +126,7 @@ def _quota_variables(limits: Path, port: int) -> dict[str, str]:
 def _find_limits(known: Mapping[str, str], given: Path | None) -> Path | None:
     """Return the file of the tenants' limits, by default that of the folder's last stack.
 
-    None: there is no role quotas. Raises `SettingsError` if the file cannot be used.
+    None: the stack has no role quotas. Raises `SettingsError` if the file cannot be used.
     """
     former = known.get("SESSIONARY_QUOTAS_FILE")
     path = given or (Path(former) if former else None)
@@ -142,9 +142,9 @@ def _find_limits(known: Mapping[str, str], given: Path | None) -> Path | None:
 
 
 def inherited_variables(shell: Mapping[str, str]) -> dict[str, str]:
-    """Return what the stack's processes inherit from the shell.
+    """Return the variables that the stack's processes inherit from the shell.
 
-    That is proxy variables, HOME, TMPDIR and so on, but no address of another stack.
+    These are proxy variables, HOME, TMPDIR and so on, but no address of another stack.
     """
     return {name: value for name, value in shell.items() if not name.startswith(ENV_PREFIX) or name in _INHERITED}
 
@@ -195,11 +195,10 @@ class Stack:
 
         `data`: the folder, created if missing. `partitions`: of each topic of a new stack.
         `brokers`: 1 or 3; None takes the number that the folder was made for, 1 for a new one.
-        `lag_exporter`: whether the lag exporter is a part of the stack.
-        `quotas_file`: the tenants' limits, with which the role quotas is one; None takes the file
-        that the folder had last, if it had one.
-        `on_change` is called on the supervisor's thread, once per state change of a process.
-        Raises `SettingsError`, `BrokerCountDiffers`.
+        `lag_exporter`: whether the lag exporter is a part of the stack. `quotas_file`: the tenants'
+        limits, with which the role quotas is a part too; None takes the folder's last file, if it
+        had one. `on_change` is called on the supervisor's thread, once per state change of a
+        process. Raises `SettingsError`, `BrokerCountDiffers`.
         """
         if brokers not in (None, 1, 3):
             raise SettingsError(f"--brokers is {brokers}: a stack has 1, or 3; with 2, each write would need both")
@@ -233,7 +232,7 @@ class Stack:
 
     @property
     def has_quotas(self) -> bool:
-        """Whether the role quotas is a part."""
+        """Whether the role quotas is a part of the stack."""
         return QUOTAS in self._metrics_ports
 
     @property
@@ -243,7 +242,7 @@ class Stack:
 
     @property
     def targets(self) -> list[MetricsTarget]:
-        """Where each role serves /metrics, /healthz and /readyz."""
+        """The address at which each role serves /metrics, /healthz and /readyz."""
         api = MetricsTarget("processor", "processor", _port_of(self.environ["SESSIONARY_CONTROL_URL"]) or 0)
         others = (MetricsTarget(_ROLES.get(name, "sink"), name, port) for name, port in self._metrics_ports.items())
         return [api, *others]
@@ -332,8 +331,8 @@ class Stack:
         """Return a sink, the lag exporter or the role quotas, which is like a processor.
 
         A sink or the exporter counts as ready if it is alive (/healthz). A sink that waits for an
-        operator is not ready by /readyz, and would keep the stack from starting, in which an
-        operator can see why.
+        operator is not ready by /readyz. It would keep the stack from starting, although an
+        operator needs the stack to see the reason.
         """
 
         if name == QUOTAS:

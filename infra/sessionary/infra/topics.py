@@ -26,7 +26,7 @@ _RETRY_AFTER_S = 2.0
 
 
 class TopicState(NamedTuple):
-    """A topic as the broker has it.
+    """A topic as configured in the broker.
 
     `config` holds only the settings that the specification names.
     """
@@ -127,7 +127,7 @@ def _alter_topics(admin: AdminClient, changes: Sequence[TopicChange]) -> None:
 
 
 def count_brokers(settings: KafkaSettings) -> int:
-    """Return how many brokers the cluster has. Blocks for up to 3 s.
+    """Return the number of brokers in the cluster. Blocks for up to 3 s.
 
     Raises `Unavailable` if none answers, `Invalid` if they refuse.
     """
@@ -138,7 +138,7 @@ def count_brokers(settings: KafkaSettings) -> int:
 
 
 def list_topic_changes(settings: KafkaSettings) -> list[str]:
-    """Return what `apply_topics` would change, one line per topic. Blocks.
+    """Return the changes of `apply_topics`, one line per topic. Blocks.
 
     Raises `Unavailable`, `Invalid`.
     """

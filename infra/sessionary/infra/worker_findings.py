@@ -1,4 +1,4 @@
-"""What is wrong with the processors of a group, by the documents of their control API; pure."""
+"""Finds faults of a group's processors in the documents of their control API; pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,7 @@ class Finding(NamedTuple):
 
 
 def advise_halt(partition: Document) -> str:
-    """Return how a halted partition goes on: by its cause's removal, or by a decision."""
+    """Return how a halted partition resumes: by its cause's removal, or by a decision."""
     retry = f"remove the cause, then run: sessionary partition retry {partition['partition']}"
     decision = _DECISIONS.get(str(partition["reason"]))
     if decision is None:
@@ -41,7 +41,7 @@ def advise_halt(partition: Document) -> str:
 def find_clock_faults(partitions: Sequence[Document], workers: Sequence[Document], now_ms: int) -> list[Finding]:
     """Return the clocks that differ from `now_ms`: of workers, and logs' clocks that are ahead.
 
-    A worker of an older release tells no clock.
+    A worker of an older release reports no clock.
     """
     apart = [
         Finding(
@@ -85,7 +85,7 @@ def find_release_faults(workers: Sequence[Document]) -> list[Finding]:
 
 
 def describe_workers(partitions: Sequence[Document], workers: Sequence[Document]) -> str:
-    """Return releases, rules and builds of the workers beside each other, in a line."""
+    """Return releases, rules and builds of the workers side by side, in a line."""
     reported = ", ".join(
         f"{worker['instance']} {worker.get('release') or 'of an unknown release'} "
         f"(rules up to {worker['newest']}, {worker.get('core') or 'unknown'} core)"
@@ -100,9 +100,10 @@ def describe_workers(partitions: Sequence[Document], workers: Sequence[Document]
 
 
 def find_quota_faults(quota_workers: int | None, who: str) -> list[Finding]:
-    """Return what keeps runs or sessions (`who`) that ask for quotas from being admitted.
+    """Return why runs or sessions (`who`) that ask for quotas are not admitted.
 
-    `quota_workers`: how many workers of the role quotas run; None if Kafka does not tell.
+    `quota_workers`: the number of running workers of the role quotas; None if Kafka does not report
+    it.
     """
     if quota_workers is None:
         return [

@@ -1,34 +1,34 @@
-"""What an agent imports: clients, their sessions, settings and errors.
+"""The public names of the client: clients, their sessions, settings and errors.
 
 Event classes for `Session.emit` are in `sessionary.schemas.events`; an in-memory client for your
 own tests is in `sessionary.producers.testing`. The modules, in the order in which an event passes:
 
     client          `SessionClient`: makes sessions, answers clean-up requests
     async_client    `AsyncSessionClient`: the same for asyncio
-    async_client_parts  the part of it that is written by hand
-    client_core/    what both clients are made of: opening, end, forks, tenants, tasks
+    async_client_parts  the hand-written part of `async_client`
+    client_core/    the common core of both clients: opening, end, forks, tenants, tasks
     agents/         the agents that share one session
     session/        one session: its verbs, its heartbeats, waiting for verdicts
-    verdicts/       what the processor decides: checks before, and notifications afterwards
+    verdicts/       the processor's decisions: checks before, and notifications afterwards
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and requests for clean-ups, tasks and migrations
-    tasks/          workers of long tasks, and what their functions are given
-    ports           the protocols of what the client needs of the outside
+    tasks/          workers of long tasks, and the context of their functions
+    ports           the protocols of transport, control API and requests
     run_ports       the same for reading and following sessions and runs
-    kafka_ports     these by Kafka and HTTP
+    kafka_ports     the implementation of these protocols with Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
     context/        the current session, metadata, decorators, several tenants
     artifacts/      content that is too large for events, in a folder or an object store
-    testing/        these in memory, for users' tests
-    process/        what the client does so that it never harms its process: exit, fork, SIGTERM
-    metrics         what a client measures: names and values, without a library
+    testing/        the same protocols in memory, for users' tests
+    process/        protection of the user's process: exit, fork, SIGTERM
+    metrics         a client's metrics: names and values, without a library
     prometheus_metrics    the same for `prometheus_client`, if it is installed
     otel_metrics    the same for OpenTelemetry, if it is installed
     settings        `SESSIONARY_*` variables
-    errors          what the client raises
+    errors          the errors that the client raises
     follower      sessions that a client follows: their states as they are committed
     async_follower  the same for asyncio
-    migrations    sessions that move to another service: what the target does
+    migrations    sessions that move to another service: the target's part
 """
 
 from importlib import import_module

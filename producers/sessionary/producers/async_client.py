@@ -57,13 +57,13 @@ class AsyncSessionClient(AsyncClientBlock):
         async with client, client.session(user_id="u1", state={"step": 0}) as session:
             await session.activity("llm")
 
-    In a forked child the client works on, from its first use there, with a producer id and a spool
-    of its own. The sessions that were made before the fork stay the parent's: in the child their
-    verbs raise `ClientClosed`, and `attach` shares them. When the process exits, the client is
-    closed.
+    A forked child may use the client too: from its first use there, the client has a separate
+    producer id and spool. Sessions that were made before the fork stay the parent's: in the child
+    their verbs raise `ClientClosed`, and `attach` shares them. When the process exits, the client
+    is closed.
 
     Attributes:
-        core: The inside of the client, for sessionary's own modules.
+        core: The client's implementation, for sessionary's own modules.
     """
 
     core: ClientCore
@@ -97,7 +97,7 @@ class AsyncSessionClient(AsyncClientBlock):
             settings: Default: `ProducerSettings.from_env()`.
             on_error: Called, on any thread, with errors that no call can raise: Kafka is
                 unavailable, credentials are refused, the spool is full or cannot be used, events
-                were lost. What it raises is logged. Default: a warning in the log
+                were lost. Its exceptions are logged. Default: a warning in the log
                 `sessionary.producers`.
             on_rejected: Called, on any thread, with each event that the processor rejected, of each
                 session with the last 16 between two polls. Needs the setting `control_url`, as the
@@ -105,15 +105,15 @@ class AsyncSessionClient(AsyncClientBlock):
             on_timed_out: Called, on any thread, if a clock of a session has fired.
             on_fenced: Called, on any thread, if another process took over a session of this client.
             on_paused: Called, on any thread, if others paused a session of this client.
-            on_resumed: Called, on any thread, once such a session goes on. By default nothing is.
+            on_resumed: Called, on any thread, once such a session resumes. Default: no call.
             ports: Replaces Kafka and the control API, for tests.
             artifacts: Where results above 256 KiB and large turns are kept: a library, a folder, or
                 a URL that fsspec knows. Default: the setting `artifacts_url`.
 
         Raises:
             Invalid: A name is not allowed.
-            SettingsError: A setting is malformed, or the place of artifacts is unknown. What only
-                the network can tell, such as a wrong password, reaches `on_error`.
+            SettingsError: A setting is malformed, or the place of artifacts is unknown. Errors that
+                only the network shows, such as a wrong password, reach `on_error`.
         """
         callbacks = Callbacks(on_error, on_rejected, on_timed_out, on_fenced, on_paused, on_resumed)
         names = (tenant_id, service_id, agent_id, agent_role, actor)
@@ -121,7 +121,7 @@ class AsyncSessionClient(AsyncClientBlock):
 
     @property
     def artifacts(self) -> "ArtifactLibrary | None":
-        """Keeps what is too large for events; None if the client has no library."""
+        """Keeps values that are too large for events; None if the client has no library."""
         return self.core.artifacts
 
     @property
@@ -141,7 +141,7 @@ class AsyncSessionClient(AsyncClientBlock):
 
     @property
     def delivery_policy(self) -> PolicyInForce:
-        """What becomes of events: the policy that was set, or `drop` if the spool cannot be used.
+        """The delivery policy in effect: the one that was set, or `drop` if the spool is unusable.
 
         `disabled` if the client is turned off, `memory` if tests gave it ports in memory.
         """
@@ -179,9 +179,9 @@ class AsyncSessionClient(AsyncClientBlock):
             state_schema_version: Version of the content's schema, the agent's own.
             parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
-            beats_with: What the session's heartbeats end with: the process, or the thread or
+            beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
-            metadata: Of its first event, as in `EventMetadata`.
+            metadata: Metadata of the session's first event, as in `EventMetadata`.
 
         Returns:
             The session.
@@ -223,10 +223,10 @@ class AsyncSessionClient(AsyncClientBlock):
                 `invalid_config`, and the exception is raised again.
             connect: Awaited in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
-            beats_with: What the session's heartbeats end with: the process, or the thread or
+            beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
-            metadata: Of all events up to the start's last one, as in `EventMetadata`.
+            metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
             The session, in state Active. With quotas it also raises as `AsyncSession.start` does.
@@ -254,12 +254,12 @@ class AsyncSessionClient(AsyncClientBlock):
         with the processes that work in it already. Heartbeats are sent only if this client's
         service owns the session.
 
-        With `take_over` the processor raises the epoch: what the former holder still sends is
-        rejected. The audit trail says who took over, and from whom. A service may take its own
-        sessions over at any time; another one only after the owning service was silent for two
-        heartbeats (a third of the inactivity budget: 20 s by default), and owns the session then.
-        The session's state does not change: call `resume` or `recover` if it needs that. `claim` is
-        the same by its plain name.
+        With `take_over` the processor raises the epoch: later events of the former holder are
+        rejected. The audit trail says who took over, and from whom. A service may take over its own
+        sessions at any time. Another service may do so only after the owning service was silent for
+        two heartbeats (a third of the inactivity budget: 20 s by default), and owns the session
+        then. The session's state does not change: call `resume` or `recover` if that is needed.
+        `claim` does the same by its plain name.
 
         Waits as `AsyncSession.sync` does, for at most the setting `verdict_timeout_s`; for the
         verdict on a take-over as long again.
@@ -268,9 +268,10 @@ class AsyncSessionClient(AsyncClientBlock):
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
             take_over: Take the session over from the process that holds it.
-            beats_with: What the session's heartbeats end with: the process, or the thread or
+            beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
-            metadata: Of the take-over, as in `EventMetadata`. Without `take_over` no event is sent.
+            metadata: Metadata of the take-over, as in `EventMetadata`. Without `take_over` no event
+                is sent.
 
         Returns:
             The session, in the state in which the processor has it.
@@ -304,16 +305,16 @@ class AsyncSessionClient(AsyncClientBlock):
     ) -> AsyncSession:
         """Take a session over from the process that holds it: `attach(take_over=True)`.
 
-        A service may claim its own sessions at any time, another one's once that was silent for two
-        heartbeats. The former holder is fenced off: what it still sends is rejected, and it learns
-        so within a heartbeat interval (`on_fenced`), if it has a control API. Unlike a migration,
-        it is not asked, and the session is not held meanwhile.
+        A service may claim its own sessions at any time, and those of another service once that was
+        silent for two heartbeats. The former holder is fenced off: its later events are rejected.
+        With a control API, it is notified within a heartbeat interval (`on_fenced`). Unlike in a
+        migration, the former holder is not asked, and the session is not held meanwhile.
 
         Args:
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
-            beats_with: What the session's heartbeats end with, as in `attach`.
-            metadata: Of the take-over, as in `EventMetadata`.
+            beats_with: The life that bounds the session's heartbeats, as in `attach`.
+            metadata: Metadata of the take-over, as in `EventMetadata`.
 
         Returns:
             The session, in the state in which the processor has it. Raises as `attach` does.
@@ -337,13 +338,14 @@ class AsyncSessionClient(AsyncClientBlock):
             async for view in client.follow(session_id):
                 print(view.version, view.state_json)
 
-        Of a session that this client works in, pass the object: then the first state includes what
-        it sent. An id is enough for all others; nothing is attached. The control API is asked when
-        the first state is; a connection that is lost is opened again, with pauses of up to 2 s.
+        For a session that this client works in, pass the object: then the first state includes the
+        client's own events. For all others an id is enough; nothing is attached. The control API is
+        asked when the first state is read. A lost connection is opened again, with pauses of up to
+        2 s.
 
         Args:
             session: A session, or its id.
-            timeout_s: End an iteration if there is no change for so long; a later one goes on.
+            timeout_s: End an iteration if there is no change for so long; a later one continues.
                 Default: wait without a limit. For the first state it is always the setting
                 `verdict_timeout_s`.
 
@@ -364,8 +366,8 @@ class AsyncSessionClient(AsyncClientBlock):
     ) -> Sequence[MessageView]:
         """Return the last turns of a session's conversation in order, whichever process sent them.
 
-        Of a session that this client works in, pass the object: then what it sent is among them. An
-        id is enough for all others; nothing is attached.
+        For a session that this client works in, pass the object: then the client's own turns are
+        included. For all others an id is enough; nothing is attached.
 
         Args:
             session: A session, or its id.
@@ -380,7 +382,7 @@ class AsyncSessionClient(AsyncClientBlock):
         """Return a task's status: `{"task_id", "status", "progress", "task_type"}`.
 
         The status is started, running, paused, completed, failed or cancelled; the progress is from
-        0 to 1. Of an unknown task, or one of another tenant: `{"error": "task not found"}`. A
+        0 to 1. For an unknown task, or one of another tenant: `{"error": "task not found"}`. A
         finished task is known for 30 days; for 14 more, it is `{"error": "task no longer kept"}`.
 
         Raises:
@@ -393,19 +395,20 @@ class AsyncSessionClient(AsyncClientBlock):
     async def get_task_results(self, task_id: str) -> dict[str, Json]:
         """Return a completed task's result: `{"task_id", "status", "result"}`.
 
-        Of any other task: `{"error": "task not completed. Current status: …"}`; of an unknown one:
-        `{"error": "task not found"}`; of one that vanished: `{"error": "task no longer kept"}`. A
-        result of more than 256 KiB is loaded from the library of artifacts.
+        For any other task: `{"error": "task not completed. Current status: …"}`. For an unknown
+        task: `{"error": "task not found"}`. For a task that vanished:
+        `{"error": "task no longer kept"}`. A result of more than 256 KiB is loaded from the library
+        of artifacts.
 
         Raises as `check_task_status`, and for a large result:
             SettingsError: The client has no library.
             ArtifactMissing: The library does not have it; `ArtifactDeleted` if it has expired.
-            ArtifactDamaged: What the library has is not it.
+            ArtifactDamaged: The body in the library is not the one that was saved.
         """
         return await asyncio.to_thread(TaskReads(self.core).results, task_id)
 
     async def get_intermediate_results(self, task_id: str) -> dict[str, Json]:
-        """Return what a task saved so far by `ctx.save_result`: `{"task_id", "status", "results"}`.
+        """Return the results saved by `ctx.save_result`: `{"task_id", "status", "results"}`.
 
         `results` has the last value of each name, loaded from the library of artifacts; without
         those whose body has expired. A task that failed keeps them. Other answers are those of
@@ -414,7 +417,7 @@ class AsyncSessionClient(AsyncClientBlock):
         return await asyncio.to_thread(TaskReads(self.core).intermediate_results, task_id)
 
     async def find_task(self, task_id: str) -> TaskView | None:
-        """Return all that is known of a task, its error too; None if it is unknown.
+        """Return the known state of a task, with its error; None if the task is unknown.
 
         Raises as `check_task_status`, and `RunGone` if it finished and is no longer kept.
         """
@@ -431,14 +434,14 @@ class AsyncSessionClient(AsyncClientBlock):
     def on_cleanup(self, handler: CleanupHandler) -> None:
         """Release the resources of this service's ended sessions. Call once per client.
 
-        `handler(request)` is called on a thread of its own, also for sessions that ended before
-        this client was made. After a crash it may be called again for the same `cleanup_id`. The
-        answer carries the session's data classes. For sessions of other clients the control API
-        is asked; without an answer within 2 s they are left out, of which `on_error` is notified.
+        `handler(request)` is called on a dedicated thread, also for sessions that ended before this
+        client was made. After a crash it may be called again for the same `cleanup_id`. The answer
+        carries the session's data classes. For sessions of other clients the control API is asked;
+        without an answer within 2 s they are left out, and `on_error` is notified.
 
-        Requests are read in the order of their partition. One that this version cannot read
-        because its schema is newer stops its partition, and `on_error` gets `UnreadableRequest`;
-        a newer client of the service goes on with it.
+        Requests are read in the order of their partition. One that this version cannot read because
+        its schema is newer stops its partition, and `on_error` gets `UnreadableRequest`; a newer
+        client of the service continues with that request.
 
         Args:
             handler: Takes a `CleanupRequest`. Returns or yields one `CleanupAction` per action
@@ -455,22 +458,23 @@ class AsyncSessionClient(AsyncClientBlock):
 
         Each session is loaded while its owner still works, and accepted once the processor holds it
         and this process has read the same state. Then the event loop that runs now
-        awaits `function(session)`: the session is this service's, in the state it had, and beats.
-        The program keeps it: heartbeats stop once nothing refers to it.
+        awaits `function(session)`: the session belongs to this service, has its former state, and
+        sends heartbeats. The program must keep the object: heartbeats stop once nothing refers to
+        it.
 
             client.accept_migrations(sessions_at_work.put)
 
-        A process that dies before it accepted a session is followed by the next one, or by another
-        process of the service. What died afterwards is not asked for again: `claim` the session. A
-        request that is delivered again, or whose migration is over, is dropped quietly.
+        If a process dies before it accepted a session, its successor or another process of the
+        service takes the session. After the acceptance there is no further request: `claim` the
+        session. A request that is delivered again, or whose migration is over, is dropped quietly.
 
         Args:
-            function: A coroutine function; takes the `AsyncSession`. What it raises goes to
+            function: A coroutine function; takes the `AsyncSession`. Its exceptions go to
                 `on_error`.
             concurrency: How many sessions are taken at once, from the first request until
-                `function` returns; others wait until then, or until their time is over: first those
-                that are held, then the others as they were offered. At most half of the sessions
-                that are taken are only being loaded; those that are held have the other half.
+                `function` returns. Others wait until then, or until their time is over: first held
+                sessions, then the others in the order of their offers. At most half of the sessions
+                taken are only being loaded; the other half is reserved for held sessions.
 
         Raises:
             ProducerError: The client takes migrations already, or its ports serve none.
@@ -483,10 +487,10 @@ class AsyncSessionClient(AsyncClientBlock):
     def for_tenant(self, tenant_id: str, *, api_token: str | None = None) -> Self:
         """Return a client of another tenant that uses this one's producer, spool and heartbeats.
 
-        It has the same service and agent, and sessions and a clean-up handler of its own. Its
-        counters and backlog are those of all tenants of the producer. Closing it stops its
-        heartbeats and its clean-ups, and nothing of the other tenants; closing this client closes
-        it too. Does not block.
+        The new client has the same service and agent, but its own sessions and clean-up handler.
+        Counters and backlog are those of all tenants of the producer. Closing the new client stops
+        only its own heartbeats and clean-ups; closing this client closes the new one too. Does not
+        block.
 
         Args:
             tenant_id: The tenant.
@@ -505,8 +509,8 @@ class AsyncSessionClient(AsyncClientBlock):
         """Decorate a function so that each call is reported in the current session.
 
         The same as `sessionary.producers.traced`, which needs no client; the session may be of any
-        client. For functions, coroutine functions, generators and asynchronous generators. What the
-        function takes, returns and raises stays as it is; arguments and results are not reported.
+        client. For functions, coroutine functions, generators and asynchronous generators. The
+        function's arguments, result and exceptions are unchanged, and not reported.
 
         Args:
             kind: `tool` for the events of a tool call; any other word for those of a step.
@@ -524,12 +528,12 @@ class AsyncSessionClient(AsyncClientBlock):
         return 0 if self.core.is_left else await asyncio.to_thread(self.core.ports.transport.flush, timeout_s)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
+        """Stop heartbeats, deliver queued events, disconnect. Does not end sessions. Never raises.
 
         Blocks for at most `timeout_s` seconds, while events are not acknowledged, a clean-up
         handler runs, the verdict is open on a session that was left, or a thread of the client is
-        at work; a spool keeps the rest for the next client, and `on_error` gets how many. A
-        second call does nothing.
+        at work. A spool keeps the remaining events for the next client, and `on_error` gets their
+        number. A second call does nothing.
 
         Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
         leaves the other tenants as they are.

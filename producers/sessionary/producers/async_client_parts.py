@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     pass
 
 
-# What lets an event loop await the program's function with a session that has arrived.
+# Lets an event loop await the program's function with a session that has arrived.
 
 
 def hand_over_to_loop(function: Callable[[SessionCore], Awaitable[object]], on_error: OnError) -> HandOver:
-    """Return what lets the running event loop await `function`.
+    """Return a hand-over that lets the running event loop await `function`.
 
     Raises `RuntimeError` without one.
     """
@@ -67,7 +67,7 @@ AsyncOnMigrated = Callable[[AsyncSession], Awaitable[object]]
 
 
 class AsyncClientBlock:
-    """What an `AsyncSessionClient` has that a `SessionClient` has not."""
+    """The members that only an `AsyncSessionClient` has."""
 
     core: ClientCore
 
@@ -149,7 +149,7 @@ def take_migrations_async(client: ClientCore, function: AsyncOnMigrated, concurr
 
 
 async def iterate_off_loop(items: Iterator[T]) -> AsyncIterator[T]:
-    """Yield what an iterator yields, for which it waits in a thread."""
+    """Yield the values of an iterator, and wait for them in a thread."""
     while (found := await asyncio.to_thread(next, items, None)) is not None:
         yield found
 

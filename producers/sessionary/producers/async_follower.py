@@ -1,8 +1,8 @@
 """A session that a client follows, for asyncio.
 
-A thread of its own waits for states: one of asyncio's threads for short calls would be taken for as
-long as the session is followed. It hands each state over; of several that were not read, the newest
-is kept.
+A dedicated thread waits for states: one of asyncio's threads for short calls would be occupied for
+as long as the session is followed. The thread hands each state over. Of several unread states, only
+the newest is kept.
 """
 
 import asyncio

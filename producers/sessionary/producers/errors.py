@@ -42,12 +42,12 @@ from sessionary.schemas.types import RejectionReason
 class NotAllowed(Invalid):
     """The session's state, or its owner, does not allow this verb. Nothing was sent.
 
-    It is raised only if the processor is certain to reject the event. What another process may have
-    made possible is sent, and judged.
+    Raised only if the processor is certain to reject the event. An event that another process may
+    have made possible is sent, and judged.
 
     Attributes:
         reason: The reason that the processor would give, for example `illegal_transition`.
-        detail: What is not allowed, and what to do, for people.
+        detail: The forbidden verb and the remedy, for people.
         state: The session's state, as this object knows it.
         event_type: The type of the event that the verb sends.
     """
@@ -63,7 +63,7 @@ class ProducerError(SessionaryError):
 
 
 class SpoolUnusable(SettingsError):
-    """The spool's folder cannot be used. A client goes on without it, and reports this once."""
+    """The spool's folder cannot be used. A client continues without it, and reports this once."""
 
 
 class AuthenticationFailed(ProducerError):
@@ -161,14 +161,14 @@ class SessionEnded(ProducerError):
 
 
 class SessionFenced(ProducerError):
-    """Another process took the session over: what this object sent since then was rejected.
+    """Another process took the session over: this object's events since then were rejected.
 
     To take the session back, call `client.attach(session_id, take_over=True)`.
 
     Attributes:
         session_id: The session.
         holder: The producer id of the other client.
-        epoch: That of the session when this client learned of it; its own was lower.
+        epoch: The session's epoch when this client learned of the take-over; its own was lower.
     """
 
     def __init__(self, session_id: str, holder: str, epoch: int) -> None:
@@ -184,8 +184,8 @@ class SessionFenced(ProducerError):
 class SessionHeld(ProducerError):
     """Others paused the session, as an operator: verbs that need it Active raise meanwhile.
 
-    Once an operator lets it go on, `on_resumed` is called. What was sent between the pause and this
-    was rejected.
+    Once an operator resumes the session, `on_resumed` is called. Events that were sent in between
+    were rejected.
 
     Attributes:
         session_id: The session.
@@ -223,7 +223,7 @@ class StateMismatch(ProducerError):
 class ProducerConflict(ProducerError):
     """Another process uses this client's producer id, so an event of this session was rejected.
 
-    The session goes on with a new producer id. The rejected events are on the rejected topic.
+    The session continues with a new producer id. The rejected events are on the rejected topic.
 
     Attributes:
         session_id: The session.
@@ -243,8 +243,8 @@ class ProducerConflict(ProducerError):
 class UnreadableRequest(ProducerError):
     """A clean-up request cannot be read, mostly because its schema is newer than this client.
 
-    Its partition stops there; the other partitions go on. The request stays in the log: a newer
-    client of the same service goes on with it.
+    Its partition stops there; the other partitions proceed. The request stays in the log: a newer
+    client of the same service continues with it.
 
     Attributes:
         topic: The topic of the clean-up requests.
@@ -323,10 +323,10 @@ class ArtifactDamaged(ProducerError):
 class ModelTimeout(ProducerError, TimeoutError):
     """A call of a model, or a step with a limit, took longer than its share of the budget.
 
-    It failed alone: the session goes on, and a retry may succeed.
+    Only this call failed: the session continues, and a retry may succeed.
 
     Attributes:
-        limit_ms: Its share, in ms.
+        limit_ms: The share, in ms.
     """
 
     retryable = True
@@ -337,7 +337,7 @@ class ModelTimeout(ProducerError, TimeoutError):
 
 
 class VerdictPending(ProducerError):
-    """The verdict on an earlier verb is still awaited. Call that verb again to go on waiting.
+    """The verdict on an earlier verb is still awaited. Call that verb again to keep waiting.
 
     Attributes:
         verb: `resume` or `recover`; `attach` for a take-over.

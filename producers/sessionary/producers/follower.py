@@ -147,7 +147,7 @@ class SessionFollower:
         return False
 
     def _read_more(self, deadline: float) -> bool:
-        """Read what is reported next. Return False if the time is over. Raises `Unavailable`."""
+        """Read the next reports. Return False if the time is over. Raises `Unavailable`."""
         if self._find_after is not None:
             self._position, self._find_after = self._find_after(), None
         stream = self._stream or self._open_stream(deadline)
@@ -215,5 +215,5 @@ class SessionFollower:
 
 
 def _without_signs(view: SessionView) -> SessionView:
-    """Return a state without what changes by itself, or by rejected events."""
+    """Return a state without fields that change by time, or by rejected events."""
     return view._replace(rejections=(), verdict=None)

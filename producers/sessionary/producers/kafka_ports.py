@@ -1,4 +1,4 @@
-"""The outside of a client in production: Kafka and the control API, or nothing."""
+"""The ports of a client in production: Kafka and the control API, or nothing."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def kafka_ports(
         readers = [KafkaRequestConsumer(its, tenant, service_id, on_error, kind) for kind in kinds]
         return _Answers(HttpControl(its, tenant), *readers)
 
-    own = answers_of(tenant_id, settings)  # before the transport: what is malformed leaves nothing open
+    own = answers_of(tenant_id, settings)  # before the transport: a malformed setting leaves nothing open
     delivery = _open_delivery(settings, producer_id, on_error)
     transport = trace(delivery.transport)
 
@@ -61,7 +61,7 @@ def kafka_ports(
 
 
 class _Answers(NamedTuple):
-    """What tells one tenant's client of the processor's decisions, and what it asks for."""
+    """The sources of the processor's decisions and requests for one tenant's client."""
 
     control: HttpControl
     cleanups: KafkaRequestConsumer
@@ -70,7 +70,7 @@ class _Answers(NamedTuple):
 
 
 class _Delivery(NamedTuple):
-    """A transport, and what becomes of events that it has no room for."""
+    """A transport, and its policy for events without room."""
 
     transport: Transport
     policy: PolicyInForce
@@ -98,7 +98,7 @@ def _open_delivery(settings: ProducerSettings, producer_id: str, on_error: OnErr
 
 
 def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:
-    """Return what wraps a transport for traces, or returns it as it is."""
+    """Return a wrapper of transports that adds traces, or the identity."""
     if not settings.trace_events:
         return lambda transport: transport
     try:

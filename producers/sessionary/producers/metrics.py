@@ -1,7 +1,7 @@
-"""What a client measures: every metric's name, sentence and value, without a metrics library.
+"""A client's metrics: the name, sentence and value of each, without a metrics library.
 
-`prometheus_metrics` and `otel_metrics` pass these on. The values of several clients of a process
-are added up; the age is the greatest. No label comes from an agent's data.
+`prometheus_metrics` and `otel_metrics` export these. The values of several clients of a process are
+added up; the age is the greatest. No label comes from an agent's data.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ LABELS: Final[Mapping[MetricName, tuple[str, ...]]] = {
 
 
 class MeasuredClient(Protocol):
-    """What is measured of a client: `SessionClient` and `AsyncSessionClient` have it."""
+    """The measured part of a client, common to `SessionClient` and `AsyncSessionClient`."""
 
     @property
     def counters(self) -> Counters:
@@ -62,7 +62,7 @@ class MeasuredClient(Protocol):
 
     @property
     def delivery_policy(self) -> PolicyInForce:
-        """What becomes of its events."""
+        """The delivery policy in effect for the client's events."""
         ...
 
 

@@ -1,10 +1,10 @@
 """Answers the requests for one service to take sessions: loads them, accepts them, passes them on.
 
-Requests wait here for a thread: a reader tries what it is given back in any order. Sessions that
-are held come first, because their agents stand still; offers in the order of their arrival.
+Requests wait here for a thread, because a reader retries returned requests in any order. Held
+sessions come first, because their agents stand still; offers in the order of their arrival.
 
-A request whose answer has its position in the log is never asked for again. Others are, and may be
-for a migration that is over, or that has gone on: they are dropped quietly.
+A request whose answer has its position in the log is not delivered again. Other requests are, and
+may belong to a migration that is over or has proceeded: these are dropped quietly.
 """
 
 import threading
@@ -20,7 +20,7 @@ from sessionary.producers.session.migration import Migration
 from sessionary.producers.session.session import Session
 from sessionary.schemas.records import MigrationRequest
 
-# What calls the program's function with a session that has arrived from another service.
+# Calls the program's function with a session that has arrived from another service.
 
 
 OnMigrated = Callable[[Session], object]
@@ -31,7 +31,7 @@ HandOver = Callable[[SessionCore, Callable[[], None]], None]
 
 
 def hand_over_in_place(function: OnMigrated, on_error: OnError) -> HandOver:
-    """Return what calls `function` in the thread that accepted a session."""
+    """Return a hand-over that calls `function` in the thread that accepted a session."""
 
     def hand_over(core: SessionCore, done: Callable[[], None]) -> None:
         try:
@@ -66,7 +66,7 @@ _TRIES = 4  # the third other state ends a migration
 _LOOKS, _LOOK_S = 5, 0.2
 # So long after its end by our clock a migration is over by the broker's, too.
 _OVER_US: Final = 600_000_000
-# What the session had become since it was read: it is read again.
+# The session has changed since it was read: it is read again.
 _MOVED = frozenset({"migration_moved", "stale_epoch", "future_epoch"})
 _Key = tuple[str, str]  # migration id, step
 Judged = Literal["ready", "behind", "over"]
@@ -83,10 +83,10 @@ class OpenAttached(Protocol):
 class MigrationAcceptor:
     """Takes the requests of one service, several at once. Each has a thread, unless `in_place`.
 
-    A thread is busy until the program's function has returned: no more than `concurrency` are. Of
-    these, no more than half load sessions that still work elsewhere. So one that is held, which is
-    the next step of each of them, finds a thread, however many are offered. Other requests wait; a
-    request that waits when the client stops is not answered, and so is asked for again elsewhere.
+    A thread is busy until the program's function has returned. At most `concurrency` threads are
+    busy, and at most half of these load sessions that still work elsewhere. A held session
+    therefore finds a thread, however many sessions are offered. Other requests wait. A request that
+    waits when the client stops is not answered, and so is delivered again elsewhere.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class MigrationAcceptor:
             self._hand_over(core, self._release)
 
     def _end_answer(self, request: MigrationRequest, receipt: Receipt, *, is_free: bool) -> None:
-        """Tell the answer to a request; `is_free`: its thread has nothing more to do."""
+        """Report the answer to a request; `is_free`: its thread has nothing more to do."""
         with self._changed:
             self._at_work.discard(_key_of(request))
             receipts = self._receipts.pop(_key_of(request))
@@ -200,7 +200,7 @@ class MigrationAcceptor:
     def _answer(self, request: MigrationRequest) -> SessionCore | None:
         """Answer a request; return the session if it is this process's from now on.
 
-        Raises `Unavailable` and what else the control API or Kafka have to say.
+        Raises `Unavailable`, and the other errors of the control API and Kafka.
         """
         for _ in range(_TRIES):
             core = self._open_attached(request.session_id, request.user_id, may_beat=False)
@@ -253,9 +253,9 @@ class MigrationAcceptor:
         return None
 
     def _judge_view(self, view: SessionView, request: MigrationRequest, producer_id: str) -> Judged:
-        """Judge whether the session waits for what is asked, or is past it.
+        """Judge whether the session waits for the requested step, or is past it.
 
-        A worker may tell a session for a moment as it was before the request.
+        A worker may for a moment report a session's state from before the request.
         """
         last = view.migration
         if last is None or last.migration_id != request.migration_id:

@@ -1,4 +1,4 @@
-"""What a client needs of the outside: transport, control API, clean-up requests.
+"""The external interfaces of a client: transport, control API, clean-up requests.
 
 `SessionClient` and `Session` know only these protocols. `delivery` and `control` implement them
 with Kafka and HTTP, `testing` in memory.
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
 
 
-# Records to be sent and their receipts; what the reader of a service's requests says of itself.
+# Records to be sent and their receipts; the state of the reader of a service's requests.
 
 
-# A turn without requests takes 0.1 s; with every question to brokers that fall silent, some 10 s.
+# A turn without requests takes 0.1 s; with all questions to silent brokers, some 10 s.
 _HUNG_S: Final = 60.0
 
 Condition = tuple[bool, str]
@@ -40,7 +40,7 @@ Condition = tuple[bool, str]
 
 
 class ReaderState(NamedTuple):
-    """What the loop that reads requests is at."""
+    """The activity of the loop that reads requests."""
 
     turned_s: float  # Since its last turn began, in seconds
     waits: str | None  # Why it can take no request; None: its group has given it an assignment
@@ -137,8 +137,8 @@ class Backlog(NamedTuple):
     """The events that Kafka has not acknowledged. All zero once the client is closed."""
 
     events: int = 0  # Taken, and neither delivered nor given up
-    spool_events: int = 0  # Of these, the ones in the spool
-    spool_bytes: int = 0  # Of the spool's files in use
+    spool_events: int = 0  # of these, the ones in the spool
+    spool_bytes: int = 0  # size of the spool's files in use
     oldest_age_s: float = 0.0  # Since the oldest one was taken
 
 
@@ -187,7 +187,7 @@ class Transport(Protocol):
 
 
 class KnownSession(NamedTuple):
-    """What a client knows of a session, for a poll."""
+    """A client's knowledge of a session, for a poll."""
 
     session_id: str
     state: str
@@ -201,7 +201,7 @@ class KnownSession(NamedTuple):
 
 
 class ChangedSession(NamedTuple):
-    """A session that differs from what the client knows, or that rejected an event."""
+    """A session that differs from the client's view, or that rejected an event."""
 
     session_id: str
     state: str | None  # None: there is no such session
@@ -212,7 +212,7 @@ class ChangedSession(NamedTuple):
     verdict: Verdict | None  # on the event at `after`, if there is no such session and it is judged
     producer_seq: int = 0  # the last number under `producer_id` that was judged
     holder_epoch: int | None = None  # the last epoch that a client's event has given, if known
-    snapshot_id: str | None = None  # of the last snapshot, if known
+    snapshot_id: str | None = None  # id of the last snapshot, if known
     agents: int = 0  # how many the session has
 
 
@@ -230,7 +230,7 @@ class SessionPolls(Protocol):
     """Asks the processor about many sessions at once. Thread-safe; blocks."""
 
     def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
-        """Return the sessions that differ from what is known; at most 1,000 may be asked for.
+        """Return the sessions that differ from the known ones; at most 1,000 may be asked for.
 
         Raises `AuthenticationFailed`, `Invalid`, and `Unavailable` if there is no answer.
         """
@@ -257,11 +257,11 @@ class TaskConsumer(Protocol):
 
     @property
     def state(self) -> ReaderState:
-        """What it is at, on any thread."""
+        """The loop's activity, on any thread."""
         ...
 
     def start(self, on_request: OnRequest) -> None:
-        """Pass each request to `on_request`, on a thread of its own; again after `QueueFull`."""
+        """Pass each request to `on_request`, on a dedicated thread; again after `QueueFull`."""
         ...
 
     def close(self, timeout_s: float) -> None:
@@ -274,11 +274,11 @@ class MigrationConsumer(Protocol):
 
     @property
     def works_in_place(self) -> bool:
-        """True: what is asked for is done in the thread that asks, so that a test sees the end."""
+        """True: requests are carried out in the thread that asks, so that a test sees the end."""
         ...
 
     def start(self, on_request: OnRequest) -> None:
-        """Pass each request to `on_request`, on a thread of its own; again after `QueueFull`."""
+        """Pass each request to `on_request`, on a dedicated thread; again after `QueueFull`."""
         ...
 
     def close(self, timeout_s: float) -> None:
@@ -306,7 +306,7 @@ class TaskView(NamedTuple):
 
 
 class TaskQuestion(NamedTuple):
-    """What to wait for before a task is reported."""
+    """The wait before a task is reported."""
 
     seen: str | None = None  # wait while the task has this version
     after: tuple[int, int] | None = None  # wait for the verdict on the event at (partition, offset)
@@ -327,7 +327,7 @@ class CleanupConsumer(Protocol):
     """Receives the clean-up requests for one service."""
 
     def start(self, on_request: OnCleanupRequest) -> None:
-        """Pass each request to `on_request`, on a thread of its own."""
+        """Pass each request to `on_request`, on a dedicated thread."""
         ...
 
     def close(self, timeout_s: float) -> None:
@@ -377,14 +377,14 @@ class PollTimer(Protocol):
     def start_polls(self, poll: Callable[[], None]) -> None:
         """Call `poll` from now on, on any thread, but not on two at once.
 
-        `poll` is a bound method; its object is held weakly. It asks once, tells the callbacks what
-        it finds, and never raises.
+        `poll` is a bound method; its object is held weakly. The method asks once, reports findings
+        to the callbacks, and never raises.
         """
         ...
 
 
 class Ports(NamedTuple):
-    """The outside of one client.
+    """The ports of one client.
 
     `abandon_files` closes what a forked child must not hold of its parent: it is called in the
     child, takes no lock, and the parent's files stay as they are.

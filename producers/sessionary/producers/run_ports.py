@@ -1,4 +1,4 @@
-"""What a client reads of its runs, of their parts and of conversations, and who answers it."""
+"""A client's reads of runs, their parts and conversations, and the ports that answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -25,7 +25,7 @@ LogPosition = tuple[int, int]
 class Verdict(NamedTuple):
     """The processor's decision on one event: applied, or rejected for a reason.
 
-    If it is no longer `kept`, neither is known.
+    If the verdict is no longer `kept`, neither is known.
     """
 
     applied: bool
@@ -45,7 +45,7 @@ class RunView(NamedTuple):
     plan_json: str | None = None
     result_json: str | None = None
     artifact_id: str | None = None
-    verdict: Verdict | None = None  # Only if one was asked for
+    verdict: Verdict | None = None  # only if one was asked for
     checkpoint: Checkpoint | None = None  # The last one
     reason_code: str | None = None  # Why it is in its state
 
@@ -71,7 +71,7 @@ class CallView(NamedTuple):
     reservation: str | None = None  # Id of the event that a running try was granted to
     error: ErrorInfo | None = None
     result_json: str | None = None  # None in a list
-    verdict: Verdict | None = None  # Only if one was asked for
+    verdict: Verdict | None = None  # only if one was asked for
 
 
 class RunAtWork(NamedTuple):
@@ -83,7 +83,7 @@ class RunAtWork(NamedTuple):
 
 
 class ExecutionView(NamedTuple):
-    """What a session is at: its open runs, and its tool calls outside of runs."""
+    """The work of a session: its open runs, and its tool calls outside of runs."""
 
     runs: Sequence[RunAtWork]
     tool_calls: Sequence[CallView]
@@ -94,10 +94,10 @@ class ArtifactView(NamedTuple):
 
     artifact_id: str
     artifact_type: str
-    uri: str  # Where its body is
+    uri: str  # location of the body
     state: str  # open, complete, soft_deleted or purged
-    size_bytes: int  # Of the chunks so far, or of the complete body
-    sha256: str | None  # Of the complete body, as hex
+    size_bytes: int  # size of the chunks so far, or of the complete body
+    sha256: str | None  # SHA-256 of the complete body, as hex
     run_id: str | None = None  # None if it belongs to the session
 
 
@@ -108,7 +108,7 @@ class MessageView(NamedTuple):
     role: str
     content: str | None
     name: str | None = None
-    artifact_id: str | None = None  # Of the artifact that has the text, if it was large
+    artifact_id: str | None = None  # the artifact that has the text, if it was large
     run_id: str | None = None
     agent_id: str = ""
     service_id: str = ""
@@ -125,11 +125,11 @@ class SharedView(NamedTuple):
     number: int  # From 1, in the order in which the session's agents shared
     at_ms: int  # When it was accepted, log time
     result_json: str | None
-    artifact_id: str | None = None  # Of the artifact that has the result, if it was large
+    artifact_id: str | None = None  # the artifact that has the result, if it was large
 
 
 class HandoverView(NamedTuple):
-    """What an agent got from another one."""
+    """A handover to an agent from another one."""
 
     from_agent_id: str
     from_snapshot_id: str  # The giver's snapshot
@@ -147,16 +147,16 @@ class AgentRecord(NamedTuple):
     completed_tasks: Sequence[str]  # In the order of their completion
     snapshot_id: str
     timestamp_ms: int  # When that snapshot was made, log time
-    shared_context: Mapping[str, str | None] | None = None  # What all agents had shared by then; None in a list
-    handover: HandoverView | None = None  # The last one that it got
+    shared_context: Mapping[str, str | None] | None = None  # all results shared by then; None in a list
+    handover: HandoverView | None = None  # the last handover to it
 
 
 class AgentViewRead(NamedTuple):
-    """What an agent sees, as the processor tells it: contents are JSON texts."""
+    """An agent's view, as the processor reports it: contents are JSON texts."""
 
     agent_state: AgentRecord
-    results: Sequence[SharedView]  # That it sees, in the order in which they were shared
-    dependencies: Sequence[str]  # Ids of the agents that it depends on
+    results: Sequence[SharedView]  # visible ones, in the order in which they were shared
+    dependencies: Sequence[str]  # ids of the agents on which it depends
 
 
 class RunReads(Protocol):
@@ -218,7 +218,7 @@ class RunReads(Protocol):
     def fetch_agent_view(
         self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
     ) -> AgentViewRead | None:
-        """Return an agent and what it sees; None if it is not registered."""
+        """Return an agent's view; None if the agent is not registered."""
         ...
 
 
@@ -230,7 +230,7 @@ class Waits(NamedTuple):
     uniform: Callable[[], float]  # From 0 to 1, 1 excluded
 
 
-# How a client reads sessions as the processor has committed them: protocols, as in `ports`.
+# Protocols for reading sessions as the processor has committed them, as in `ports`.
 
 
 class AgentMember(NamedTuple):
@@ -239,7 +239,7 @@ class AgentMember(NamedTuple):
     agent_id: str
     role: str
     service_id: str
-    snapshot_id: str  # The last one of the agent's state
+    snapshot_id: str  # the last snapshot of the agent's state
 
 
 class MigrationView(NamedTuple):
@@ -253,7 +253,7 @@ class MigrationView(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is neither completed nor aborted."""
+        """Whether the migration is neither completed nor aborted."""
         return self.step in ("offered", "prepared")
 
 
@@ -264,30 +264,30 @@ class SessionView(NamedTuple):
     state: str  # Idle, Active, Paused, Timeout, Error, Terminated or Archived
     phase: str | None
     epoch: int
-    version: int  # Of the content, from 1
+    version: int  # version of the content, from 1
     owner_service: str
     state_json: str  # The content
     state_schema_version: int
-    snapshot_id: str | None  # Of the last snapshot
+    snapshot_id: str | None  # id of the last snapshot
     snapshot_state_json: str | None
     limits: Limits
-    verdict: Verdict | None  # Only if one was asked for
-    data_classes: Sequence[DataClass] = ()  # Of the data that the session handles
-    agent_id: str | None = None  # Of the client that created it or took it over last
-    holder: str | None = None  # The producer id of that client
-    rejections: Sequence[Rejection] = ()  # The session's last ones
-    reason_code: str | None = None  # Why it is in its state, if the processor says so
-    quotas: bool | None = None  # Whether its runs ask for their tenant's quota, if known
-    holder_epoch: int | None = None  # The last epoch that a client's event has given, if known
-    question: Question | None = None  # That the session waits with
-    answer: Answer | None = None  # How its last question ended
-    agents: Sequence[AgentMember] = ()  # In the order in which they were registered
-    migration: MigrationView | None = None  # Its last migration; None if there never was one
-    awaits_quota: bool = False  # Whether it waits until its tenant's quota admits it
+    verdict: Verdict | None  # only if one was asked for
+    data_classes: Sequence[DataClass] = ()  # classes of the data that the session handles
+    agent_id: str | None = None  # agent of the client that created it or took it over last
+    holder: str | None = None  # the producer id of that client
+    rejections: Sequence[Rejection] = ()  # the session's last ones
+    reason_code: str | None = None  # reason of its state, if the processor gives one
+    quotas: bool | None = None  # whether its runs ask for their tenant's quota, if known
+    holder_epoch: int | None = None  # the last epoch that a client's event has given, if known
+    question: Question | None = None  # the question that the session waits for
+    answer: Answer | None = None  # the outcome of its last question
+    agents: Sequence[AgentMember] = ()  # in the order of their registration
+    migration: MigrationView | None = None  # the last migration; None if there never was one
+    awaits_quota: bool = False  # whether it waits until its tenant's quota admits it
 
     @property
     def is_held(self) -> bool:
-        """Whether it is Paused only until its migration ends: if that is aborted, it is Active."""
+        """Whether it is Paused only for its migration: if that is aborted, it is Active again."""
         migration = self.migration
         is_prepared = migration is not None and migration.step == "prepared" and migration.from_state == "Active"
         return is_prepared and self.state == "Paused"
@@ -310,7 +310,7 @@ class Control(Protocol):
 
 
 class FollowedState(NamedTuple):
-    """What a stream of a session's states tells."""
+    """A report of a stream of a session's states."""
 
     view: SessionView | None  # None: the session is archived
     position: tuple[int, int] | None = None  # (partition, offset) up to which it includes the log
@@ -320,9 +320,9 @@ class StateStream(Protocol):
     """An open stream of a session's committed states. Only `close` may be called on any thread."""
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
-        """Return what is reported next, in order; nothing after `timeout_s`.
+        """Return the next reports, in order; nothing after `timeout_s`.
 
-        Raises `Unavailable` if the stream has ended: another one may go on after it.
+        Raises `Unavailable` if the stream has ended: another stream may continue it.
         """
         ...
 
@@ -342,7 +342,7 @@ class Follows(Protocol):
         """Return a stream that begins with the present state, once `after` is judged. Asks once.
 
         Raises `SessionLost` if there is no such session, `AuthenticationFailed`, `Invalid`,
-        `SettingsError`, and `Unavailable` if there is no answer. That of an archived session tells
-        only that.
+        `SettingsError`, and `Unavailable` if there is no answer. The stream of an archived session
+        reports only the archival.
         """
         ...

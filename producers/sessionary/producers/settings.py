@@ -33,7 +33,7 @@ def _state_folder() -> Path | None:
 
 
 def _is_http_url(url: str) -> bool:
-    """Return whether `url` can be asked with a path behind it."""
+    """Return whether `url` is an HTTP URL to which a path can be added."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -44,7 +44,7 @@ def _is_http_url(url: str) -> bool:
 
 
 class ProducerSettings(KafkaSettings):
-    """How events are delivered, and where verdicts are asked for. Immutable.
+    """Settings for the delivery of events and the source of verdicts. Immutable.
 
     `ProducerSettings.from_env(delivery_policy="block")` reads each field from its variable
     (`delivery_policy` from `SESSIONARY_DELIVERY_POLICY`), except those given as arguments. Raises

@@ -1,4 +1,4 @@
-"""Alert rules for Prometheus: tables of alerts, and what prints them.
+"""Alert rules for Prometheus: tables of alerts, and their output.
 
     render            the rules as a YAML document
     thresholds        thresholds and times, from alerts.toml

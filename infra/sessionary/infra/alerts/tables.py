@@ -4,32 +4,32 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-# What one alert is; pure.
+# The type of an alert; pure.
 #
 # The texts are templates. `$name` stands for the threshold of that name; in summary and
 # description `{{ $labels.name }}` and `{{ $value }}` are Prometheus' own, for its series.
 
 
 class Severity(StrEnum):
-    """Whom an alert reaches."""
+    """The receivers of an alert."""
 
     PAGE = "page"  # a person at once, at any hour
     TICKET = "ticket"  # a person on the next working day
 
 
 class Alert(NamedTuple):
-    """One alert rule. Its section of the runbook has its name as its heading."""
+    """One alert rule. The heading of its section in the runbook is the alert's name."""
 
     name: str
     expr: str  # PromQL
     hold: str  # the threshold with the seconds that `expr` must last; empty: it fires at once
     severity: Severity
     summary: str  # a line
-    description: str  # what it means, with labels and value
+    description: str  # the meaning, with labels and value
 
     @property
     def anchor(self) -> str:
-        """The anchor of its section in the runbook."""
+        """The anchor of the alert's section in the runbook."""
         return self.name.lower()
 
 
@@ -182,10 +182,10 @@ CLIENT_ALERTS = AlertGroup(
 )
 
 
-# Alerts on lag, and on what Prometheus cannot reach; pure.
+# Alerts on lag, and on targets that Prometheus cannot reach; pure.
 #
-# The groups of a service (clean-up handlers, task workers) have no members while it is off. That
-# is no fault of the pipeline, so they get tickets of their own.
+# The groups of a service (clean-up handlers, task workers) have no members while it is off. That is
+# no fault of the pipeline, so they get separate tickets.
 
 
 _PIPELINE = 'group!~".+[.](cleanup|task-workers|migration)[.].+"'
@@ -238,7 +238,7 @@ LAG_ALERTS = AlertGroup(
             "max by (group, topic, partition, state) "
             f'(sessionary_lag_partition_state{{{_PIPELINE}, state=~"rewind|log_gap|log_truncated|no_topic"}}) > 0\n'
             "or max by (group, topic, partition, state) "
-            # The log may go on without a service that is off for longer than its retention.
+            # A log may discard unread records of a service that is off for longer than retention.
             f'(sessionary_lag_partition_state{{{_SERVICES}, state=~"log_truncated|no_topic"}}) > 0',
             "page_for_s",
             Severity.PAGE,
@@ -326,7 +326,7 @@ REACH_ALERTS = AlertGroup(
 )
 
 
-# Alerts on what processors say of themselves; pure.
+# Alerts on the processors' own metrics; pure.
 
 
 _IN_GRACE = "sessionary_processor_outage_grace_partitions > 0"

@@ -10,7 +10,7 @@ from sessionary.schemas.errors import SettingsError
 
 
 class Thresholds(BaseModel):
-    """What the alert rules compare with, and how long it must last."""
+    """The thresholds of the alert rules, and how long an excess must last."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,7 +1,7 @@
 """The command line: `sessionary`.
 
-    entry         where a process begins; says which extra is missing
-    extras        which extra brings a module that is not installed
+    entry         the start of a process; reports a missing extra
+    extras        the extra that a missing module needs
     app           the application; turns an error into one line and an exit code
     command_tree  the tree of all commands; imports a command's module when it is needed
     commands/     the commands' functions
@@ -12,8 +12,8 @@
     __main__      `python -m sessionary.infra.cli`
     task_pages    a task worker's pages: /metrics, /healthz and /readyz
 
-`sessionary --help` imports no command, and a command imports what is slow to load (Faust,
-ClickHouse's driver, the engine) when it runs: both answer at once.
+`sessionary --help` imports no command, and a command imports slow modules (Faust, ClickHouse's
+driver, the engine) only when it runs: both answer at once.
 """
 
 from sessionary.infra.cli.entry import main

@@ -52,7 +52,7 @@ def make_app() -> typer.Typer:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Only unexpected errors (bugs) are raised."""
-    # Without a handler the driver's own error line would be printed beside ours.
+    # Without a handler the driver's own error line would be printed next to ours.
     logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
     try:
         result = make_app()(args=arguments, standalone_mode=False, prog_name="sessionary")

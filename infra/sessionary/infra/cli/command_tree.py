@@ -186,7 +186,7 @@ class CommandTree(typer.core.TyperGroup):
 
 
 def load_command(late: LateCommand | LateGroup) -> typer.core.TyperCommand | typer.core.TyperGroup:
-    """Return a command with its options; imports its module. Of a group, no command is imported."""
+    """Return a command with its options; imports its module, but none of a group's commands."""
     if isinstance(late, LateGroup):
         return CommandTree(
             late.commands,

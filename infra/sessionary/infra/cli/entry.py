@@ -1,4 +1,4 @@
-"""Where the command `sessionary` begins: also without the extra that has the commands."""
+"""The entry of the command `sessionary`, also without the extra that has the commands."""
 
 import sys
 

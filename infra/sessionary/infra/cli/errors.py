@@ -27,7 +27,7 @@ FAILED, USAGE, UNREACHABLE, NOT_FOUND, REFUSED, SET_UP, INTERRUPTED = 1, 2, 3, 4
 
 
 _KAFKA_SETTING = re.compile(r"\b(?:ssl|sasl|https)(?:\.[a-z]+)+")
-# Of librdkafka: a configuration is wrong, such as a certificate that cannot be read.
+# Errors of librdkafka: a configuration is wrong, such as a certificate that cannot be read.
 _KAFKA_INVALID_ARGUMENT = -186
 
 

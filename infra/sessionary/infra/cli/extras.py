@@ -1,10 +1,10 @@
-"""Which extra of the package brings a module that is not installed."""
+"""Names the extra of the package that a missing module needs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-# The least extra that a command can do with, by a package's import name.
+# The smallest extra that a command needs, by a package's import name.
 _EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "aiohttp": "cli",
@@ -28,7 +28,7 @@ _EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def missing_extra(error: BaseException) -> str | None:
-    """Return what to install for an import error, as one line; None if it is a bug of ours."""
+    """Return advice for an import error, as one line; None if the error is a bug of ours."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]

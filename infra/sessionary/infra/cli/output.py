@@ -1,6 +1,6 @@
 """Lines on stdout and stderr.
 
-stdout holds the answer and nothing else. Messages and progress go to stderr.
+stdout has only the answer. Messages and progress go to stderr.
 """
 
 import os
@@ -16,7 +16,7 @@ def wants_json(asked: bool) -> bool:
 
 
 def command_name() -> str:
-    """Return how a user of this shell runs the command: its name, or its path if that is needed."""
+    """Return how a user of this shell runs the command: by name, or by path if needed."""
     called = sys.argv[0]
     if Path(called).name != "sessionary" or shutil.which("sessionary") is not None:
         return "sessionary"
@@ -41,10 +41,10 @@ _REPEAT_S = 5.0
 
 
 class Progress:
-    """One line on stderr that tells how far a long command is.
+    """One line on stderr that shows the progress of a long command.
 
-    On a terminal the line is rewritten. Elsewhere it is printed if its first word changed, or if
-    it changed and the last line is 5 s old.
+    On a terminal the line is rewritten. Elsewhere the line is printed if its first word changed, or
+    if its text changed and the last printed line is 5 s old.
     """
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ _TABLES = (
 
 
 def record_plan(clickhouse: ClickHouseClient, plan: Plan) -> None:
-    """Create missing tables and insert the plan. Blocks. Raises what `ClickHouseClient` raises."""
+    """Create missing tables and insert the plan. Blocks. Raises as `ClickHouseClient` does."""
     for table in _TABLES:
         clickhouse.execute(table)
     clickhouse.insert_rows(
@@ -82,8 +82,8 @@ def _journal_lines(journals: Iterable[Path]) -> Iterator[Row]:
 def load_journals(clickhouse: ClickHouseClient, demo_id: str, journals: Iterable[Path]) -> int:
     """Insert every line of the journals, return their number. Blocks.
 
-    If ClickHouse goes away meanwhile, waits for it, and begins again. Raises `Invalid` for a broken
-    line, and what `ClickHouseClient` raises.
+    If ClickHouse fails meanwhile, waits for it, and begins again. Raises `Invalid` for a broken
+    line, and as `ClickHouseClient` does.
     """
     paths = list(journals)
     try:
@@ -123,9 +123,9 @@ def run_demo(
     """Run the recorded runs as sessions, wait for the pipeline, account for every event. Blocks.
 
     `environ`: the stack's variables. `gap_s_max`: the longest time between two starts, in recorded
-    seconds. `progress` is called with lines of progress, `on_action_error` with what failed and is
-    left out. Raises `SettingsError` if the stack has no token for a tenant, and what
-    `count_brokers`, the client and `ClickHouseClient` raise.
+    seconds. `progress` is called with lines of progress, `on_action_error` with failed actions,
+    which are left out. Raises `SettingsError` if the stack has no token for a tenant, and as
+    `count_brokers`, the client and `ClickHouseClient` do.
     """
     began = time.monotonic()
     started_ms = time.time_ns() // 1_000_000 - _CLOCK_SLACK_MS
@@ -155,8 +155,8 @@ def run_demo(
 def count_other_bytes(kafka: KafkaSettings, since_ms: int, on_error: Callable[[str], None]) -> dict[str, int] | None:
     """Return the bytes since `since_ms` of the topics that no sink reads, by name.
 
-    None if Kafka does not answer any more: `on_error` gets why, and all other figures are known
-    without it. Blocks.
+    None if Kafka does not answer any more: `on_error` gets the reason, and all other figures are
+    known without Kafka. Blocks.
     """
     others = {"cleanup": kafka.topics.cleanup, "changelog": kafka.topics.changelog}
     try:
@@ -172,8 +172,8 @@ def warm_up(
 ) -> None:
     """Run sessions for some seconds without a report: a new broker compiles its code as it serves.
 
-    All of these sessions end by themselves, so nothing of them happens in a later demo run. Blocks.
-    Raises what `run_demo` raises.
+    All of these sessions end by themselves, so they have no effect on a later demo run. Blocks.
+    Raises as `run_demo` does.
     """
     plan = make_plan(sample_runs(_WARM_UP_RUNS), demo_id=secrets.token_hex(8), speed=600.0, gap_s_max=60.0)
     plan = plan._replace(sessions=tuple(session for session in plan.sessions if session.expected[-1] == "T13"))
@@ -190,7 +190,7 @@ def warm_up(
 def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -> dict[str, int]:
     """Return, by topic, the bytes of its committed records since `since_ms` (ms since the epoch).
 
-    Blocks. Raises `Unavailable`, within 3 s if no broker answers, and what `count_brokers` raises.
+    Blocks. Raises `Unavailable`, within 3 s if no broker answers, and as `count_brokers` does.
     """
     count_brokers(settings)
     sums = dict.fromkeys(topics, 0)

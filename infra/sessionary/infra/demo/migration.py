@@ -1,4 +1,4 @@
-"""What ClickHouse is asked of the demo's session."""
+"""The queries to ClickHouse about the demo's session."""
 
 import json
 import os
@@ -82,7 +82,7 @@ HANDOVERS: Final = f"""
 SELECT time, from_agent_id, to_agent_id, sync_type, from_snapshot
 FROM v_handovers {_OF_SESSION} ORDER BY source_offset"""
 
-# The view shows one owner of an epoch; the records would tell of a second one.
+# The view shows one owner of an epoch; the records would show a second one.
 SHARED_EPOCHS: Final = f"""
 SELECT count() AS epochs FROM
 (
@@ -107,7 +107,7 @@ SELECT
     (SELECT max(last_offset) FROM batches WHERE partition = partition_of) >= toInt64(last) AS batches"""
 
 
-# What happened in a session, in order, and what must never happen in it; pure.
+# The events of a session in order, and the faults that it must not have; pure.
 
 
 # The former owner of a session confirms its clean-up in the epoch that it had.
@@ -143,7 +143,7 @@ _TEXTS: Final[Mapping[str, Callable[[Mapping[str, Json]], str]]] = {
 def tell_trail(rows: Iterable[Row]) -> list[Row]:
     """Return a line for each event and decision, in order; `rows` are those of `TRAIL`.
 
-    What repeats the last line of its service counts there, in `times`.
+    A repetition of its service's last line is counted there, in `times`.
     """
     lines: list[Row] = []
     last: dict[str, Row] = {}
@@ -169,7 +169,7 @@ def tell_trail(rows: Iterable[Row]) -> list[Row]:
 
 
 def describe_line(line: Row) -> str:
-    """Return what a line of the trail says, for people: the event, and what became of it."""
+    """Return a line of the trail as text for people: the event and its outcome."""
     text = ": ".join(filter(None, (line["event"], line["what"])))
     by = f", by {line['actor']}" if line["actor"] else ""
     return f"{text}{by}" + (f"; rejected: {line['rejection']}" if line["rejection"] else "")
@@ -193,7 +193,7 @@ def owners_in_turn(owners: Sequence[Row]) -> list[str]:
     return [name for number, name in enumerate(services) if number == 0 or services[number - 1] != name]
 
 
-# What became of a session that moved between services, from the rows in ClickHouse.
+# The history of a session that moved between services, from the rows in ClickHouse.
 
 
 RIGHT: Final[Mapping[str, Json]] = {
@@ -211,11 +211,11 @@ RIGHT: Final[Mapping[str, Json]] = {
 
 
 class MigrationReport(NamedTuple):
-    """What happened in the session.
+    """The history of the session.
 
     `trail`: events of all services and decisions, in order. `owners`: the owner of each epoch.
-    `migrations`, `waits`, `tasks` and `handovers`: as the views have them. `integrity`: what
-    `v_integrity` says. `figures`: what must be right, see `faults`.
+    `migrations`, `waits`, `tasks` and `handovers`: the rows of the views. `integrity`: the rows of
+    `v_integrity`. `figures`: numbers that must be right, see `faults`.
     """
 
     trail: list[Row]
@@ -234,7 +234,7 @@ class MigrationReport(NamedTuple):
 
 
 def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -> MigrationReport:
-    """Read what happened in the session. Blocks. Raises what `ClickHouseClient` raises."""
+    """Read the history of the session. Blocks. Raises as `ClickHouseClient` does."""
     moments, owners, migrations, waits, tasks, handovers, shared = (
         clickhouse.fetch_rows(statement, tenant=tenant_id, session=session_id)
         for statement in (
@@ -273,7 +273,7 @@ def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -
 
 
 TENANT: Final = "acme"
-# Of a kept stack: the group of payments waits for its killed member until Kafka gives that up.
+# In a kept stack, the group of payments waits for its killed member until Kafka gives that up.
 _PATIENCE_S: Final = 180.0
 _PAUSE_S: Final = 0.2
 _STALL_S: Final = 60.0
@@ -293,7 +293,7 @@ class Services:
 
     @contextmanager
     def running(self, service: str, *arguments: str) -> Iterator[Child]:
-        """Run a service inside the context; what is left of it at the end is killed.
+        """Run a service inside the context; it is killed at the end if it still runs.
 
         Raises `StartFailed` if the example is not there.
         """
@@ -310,13 +310,13 @@ class Services:
 
 
 def play_migration(environ: Mapping[str, str], folder: Path, progress: Tell) -> MigrationReport:
-    """Let a session move from one service to the next two, and report. Blocks.
+    """Move a session from one service to the next two, and report. Blocks.
 
     `environ`: the stack's variables. `folder`: for logs and spools.
 
     Raises `SettingsError` if the stack has no token for the example's tenant, `StartFailed`,
-    `Unavailable` if a process or the rows do not come in time, and what `ControlApiClient` and
-    `ClickHouseClient` raise.
+    `Unavailable` if a process or the rows do not come in time, and as `ControlApiClient` and
+    `ClickHouseClient` do.
     """
     token = tenant_tokens(environ).get(TENANT)
     if token is None:
@@ -333,7 +333,7 @@ def play_migration(environ: Mapping[str, str], folder: Path, progress: Tell) -> 
 
 
 def _play(services: Services, operator: ControlApiClient, progress: Tell) -> str:
-    """Let the three services do their part; return the session's id."""
+    """Play the parts of the three services; return the session's id."""
     with services.running("payments") as payments:
         _await_line(payments, "accepts sessions")
         with services.running("research") as research:
@@ -358,7 +358,7 @@ def _play(services: Services, operator: ControlApiClient, progress: Tell) -> str
 
 
 def _await_line(service: Child, start: str) -> str:
-    """Return the first line of a service that begins so."""
+    """Return the first line of a service with this beginning."""
     purpose = f"a line of the service: {start!r}"
     return wait_for_line(service, lambda line: line.startswith(start), purpose, _PATIENCE_S)
 
@@ -382,7 +382,7 @@ def _await_question(operator: ControlApiClient, asking: Child, session_id: str) 
 
 
 def _check_landed(clickhouse: ClickHouseClient, session_id: str) -> PipelineStatus:
-    """Check that each table has what it will have of the session."""
+    """Check that each table has all rows of the session."""
     row = clickhouse.fetch_one(LANDED, tenant=TENANT, session=session_id)
     missing = [name for name, is_there in row.items() if not is_there]
     return PipelineStatus(not missing, tuple(missing), f"waiting for rows: {', '.join(missing)}")

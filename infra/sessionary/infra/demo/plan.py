@@ -1,4 +1,4 @@
-"""What each session of a demo run does, and when. Pure.
+"""The plan of a demo run: the actions of each session, and their times. Pure.
 
 The same runs, seed and speed give the same plan. The recorded runs determine timing and sizes; the
 plan adds an outcome, a tenant, a service and limits:
@@ -148,7 +148,7 @@ class PlannedSession(NamedTuple):
 class Plan(NamedTuple):
     """The plan of a demo run.
 
-    `demo_id` tells its rows in ClickHouse from those of other demo runs.
+    `demo_id` distinguishes its rows in ClickHouse from those of other demo runs.
     """
 
     demo_id: str
@@ -236,7 +236,7 @@ class _ActionBuilder:
         self.actions.append(Action(self._at_s, verb, name=name, step=step))
 
     def _advance(self, recorded_s: float, floor_s: float = 0.05) -> None:
-        """Let recorded seconds pass, and shift all later actions."""
+        """Advance by recorded seconds, and shift all later actions."""
         pause_s = max(recorded_s / self._speed, floor_s)
         self._at_s += pause_s
         self._shift_s += pause_s
@@ -269,7 +269,7 @@ class _ActionBuilder:
             self._add_action("progress", step=done + 1)
 
     def _add_midpoint(self) -> bool:
-        """Add what happens half way; return False if it ends the session."""
+        """Add the action half way; return False if it ends the session."""
         match self._outcome:
             case "paused":
                 self._add_action("pause")

@@ -75,7 +75,7 @@ def illegal_event(kind: IllegalEvent) -> Payload:
 def perform_action(session: Session, action: Action) -> None:
     """Perform any action but `create` and `broken`.
 
-    Blocks if the verb waits for a verdict. Raises what the verb raises.
+    Blocks if the verb waits for a verdict. Raises as the verb does.
     """
     match action.verb:
         case "start":
@@ -122,7 +122,7 @@ def _change_state(session: Session, action: Action) -> None:
 
 
 def _model_call(session: Session, action: Action) -> None:
-    # A call's tokens are those of its whole context; a turn has at most what was new in it.
+    # A call's tokens are those of its whole context; a turn has at most the new ones.
     session.message("user", filler_text(action.tokens_in)[:MESSAGE_CHARACTERS_MAX])
     session.emit(LlmDecision(model=_MODEL, output_text=filler_text(action.tokens_out)))
     session.usage(
@@ -442,8 +442,8 @@ class PlanRunner:
     def run_plan(self, progress: Callable[[str], None]) -> None:
         """Perform every action at its time. Blocks until the last one is done.
 
-        Errors of actions are reported, and end their session's actions. Raises what opening a
-        client raises.
+        Errors of actions are reported, and end their session's actions. Raises as opening a client
+        does.
         """
         for session in self._plan.sessions:
             self._client_for(session)

@@ -36,7 +36,7 @@ def _between_bounds(table: str) -> str:
 )"""
 
 
-# How far the pipeline is. The demo run is done if finished = planned and uncleaned = 0.
+# The progress of the pipeline. The demo run is done if finished = planned and uncleaned = 0.
 PROGRESS = f"""
 SELECT
     countIf(t.seen = s.expected) AS finished, count() AS planned, sum(t.transitions) AS transitions,
@@ -194,7 +194,7 @@ def make_report(
     other_bytes: Mapping[str, int] | None,
     elapsed_s: float,
 ) -> Report:
-    """Compute the figures. Blocks. Raises what `ClickHouseClient` raises.
+    """Compute the figures. Blocks. Raises as `ClickHouseClient` does.
 
     `other_bytes`: bytes of topics that no sink reads, by name; None if they are unknown, and then
     the audit trail's share is too. `elapsed_s`: of the demo run.

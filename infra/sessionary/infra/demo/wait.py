@@ -11,11 +11,11 @@ from sessionary.infra.local.process import Child, tail
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
 
-# Where the examples are that a demo runs.
+# The folders of the examples that a demo runs.
 
 
 def example_folder(demo: Path, name: str) -> Path:
-    """Return the folder of the example `name`: beside a demo's module, or in the repository.
+    """Return the folder of the example `name`: next to a demo's module, or in the repository.
 
     `demo` is the path of a module in the demo's package.
     """
@@ -23,7 +23,7 @@ def example_folder(demo: Path, name: str) -> Path:
     return packed if packed.is_dir() else demo.parents[4] / "examples" / name
 
 
-# What a child process has printed, and a wait for a line of it.
+# The output of a child process, and a wait for a line of it.
 
 
 _LINE_PATIENCE_S = 60.0
@@ -31,7 +31,7 @@ _LINE_PAUSE_S = 0.05
 
 
 def lines_of(child: Child) -> list[str]:
-    """Return what a process has printed so far, in whole lines."""
+    """Return the output of a process so far, in whole lines."""
     text = child.log.read_text("utf-8") if child.log.exists() else ""
     return text[: text.rfind("\n") + 1].splitlines()
 
@@ -80,7 +80,7 @@ class PatientClickHouse(ClickHouseClient):
 
 
 class PipelineStatus(NamedTuple):
-    """What one query found.
+    """The result of one query.
 
     `done`: nothing is left to do. `state`: differs from the last one if the pipeline has moved.
     `text`: a progress line.

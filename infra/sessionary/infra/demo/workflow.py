@@ -1,4 +1,4 @@
-"""What became of a workflow that was killed, from the rows in ClickHouse."""
+"""The history of a workflow that was killed, from the rows in ClickHouse."""
 
 import os
 import sys
@@ -52,10 +52,10 @@ _STEP_EVENTS["step_skipped"] = "skipped"
 
 
 class WorkflowReport(NamedTuple):
-    """What a workflow did in two processes.
+    """The history of a workflow in two processes.
 
-    `steps`: what each process made of each step. `trail`: the events and decisions of the run, in
-    order. `calls`: its tool calls. `figures`: what must be right, see `faults`.
+    `steps`: the outcome of each step in each process. `trail`: the events and decisions of the run,
+    in order. `calls`: its tool calls. `figures`: numbers that must be right, see `faults`.
     """
 
     steps: list[Row]
@@ -79,7 +79,7 @@ class WorkflowReport(NamedTuple):
 def make_report(
     clickhouse: ClickHouseClient, session_id: str, run_id: str, messages_sent: int, requests_to_send: int
 ) -> WorkflowReport:
-    """Read what the run did. Blocks. Raises what `ClickHouseClient` raises."""
+    """Read the history of the run. Blocks. Raises as `ClickHouseClient` does."""
     of_run = {"session": session_id, "run": run_id}
     trail = clickhouse.fetch_rows(TRAIL, **of_run)
     steps = step_table(trail)
@@ -99,7 +99,7 @@ def make_report(
 
 
 def step_table(trail: Sequence[Row]) -> list[Row]:
-    """Return a row for each step: what the first and the second process made of it, and why."""
+    """Return a row for each step: its outcome in the first and the second process, and why."""
     found: dict[str, dict[int, str]] = {}
     reasons: dict[str, str] = {}
     for row in trail:
@@ -131,7 +131,7 @@ def _why_again(made: dict[int, str], trail: Sequence[Row]) -> str:
     return "it had not ended; its call only reads, and was made again"
 
 
-# The workflow example in two processes: the first one is killed, the second one goes on.
+# The workflow example in two processes: the first one is killed, the second one continues.
 
 
 _ISSUE = "BILL-7"
@@ -182,7 +182,7 @@ def play_workflow(
     `environ`: the stack's variables. `folder`: for logs, spool and messages.
 
     Raises `SettingsError` if the stack has no token for the example's tenant, `StartFailed`,
-    `Unavailable` if a process or the rows do not come in time, and what `ClickHouseClient` raises.
+    `Unavailable` if a process or the rows do not come in time, and as `ClickHouseClient` does.
     """
     token = tenant_tokens(environ).get(_TENANT)
     if token is None:

@@ -1,9 +1,9 @@
-"""What the lag exporter serves beyond lags: key figures, integrity, disks, artifacts and bytes.
+"""The lag exporter's metrics beyond lags: key figures, integrity, disks, artifacts and bytes.
 
-    question_watch      asks a question again and again on a thread of its own
+    question_watch      repeats a question on a dedicated thread
     key_figures         key figures, free space, bytes of tenants, overdue artifacts
-    integrity           how many findings `v_integrity` has
-    collector           asks all of it in the background, and hands it to a scrape
+    integrity           the number of findings of `v_integrity`
+    collector           asks all questions in the background, and hands the answers to a scrape
     metrics             the list of these metrics, and their values
 
 Nothing is asked at a scrape. A series exists only while its value is known.

@@ -1,4 +1,4 @@
-"""Asks ClickHouse for what it tells of itself in the background; a scrape reads answers."""
+"""Asks ClickHouse for its own figures in the background; a scrape reads the answers."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,7 +25,7 @@ _log = role_logger(__name__)
 
 
 def warn_of(what: str) -> Callable[[Exception], None]:
-    """Return what logs why there is no answer; with a trace if the error is a fault of ours."""
+    """Return a logger of missing answers' reasons; with a trace if the error is a fault of ours."""
 
     def warn(error: Exception) -> None:
         trace = None if isinstance(error, SessionaryError) else error
@@ -35,7 +35,7 @@ def warn_of(what: str) -> Callable[[Exception], None]:
 
 
 class KpiCollector(Collector):
-    """The last answers of ClickHouse. Threads of its own ask; a scrape only reads."""
+    """The last answers of ClickHouse. Dedicated threads ask; a scrape only reads."""
 
     def __init__(self, settings: LagSettings, behind_s: Callable[[], float]) -> None:
         """Ask nothing yet. `behind_s` returns by how many seconds the last sink is behind."""
@@ -51,7 +51,7 @@ class KpiCollector(Collector):
             settings.integrity_interval_s,
             warn_of("check of integrity"),
         )
-        # A watch of its own: while Kafka is away, what ClickHouse tells stays known.
+        # A separate watch: while Kafka is away, ClickHouse's answers stay known.
         self._ends: QuestionWatch[IntegrityFindings] = QuestionWatch(
             "landed-ends",
             lambda: self._check_ends(settings),

@@ -1,4 +1,4 @@
-"""Asks how many findings of integrity there are, in ClickHouse's tables and where sinks stand."""
+"""Asks for the number of integrity findings, in ClickHouse's tables and at the sinks' positions."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.settings import ClickHouseSettings
 
-# To plan this query takes ClickHouse a second of a core, and many on a busy machine.
+# ClickHouse plans this query for a second of a core, and for many on a busy machine.
 _TIMEOUT_S: Final = 120.0
 _END_TIMEOUT_S: Final = 30.0
 # Rows of a transaction are missed so many seconds after its own row, as `v_integrity` has it:
@@ -23,7 +23,7 @@ SETTINGS max_execution_time = {timeout_s}
 """
 _TABLES: Final = ("history", "rejected", "audit", "batches")  # the last one has no count of rows
 # The faults that the view knows: each is reported with 0 while it has no finding. Those that only
-# Kafka tells are `END_FAULTS` of `sessionary.sinks.integrity.landed_ends`.
+# Kafka shows are `END_FAULTS` of `sessionary.sinks.integrity.landed_ends`.
 KNOWN_FAULTS: Final = (
     *(f"{table}_rows_{what}" for table in _TABLES[:3] for what in ("missing", "unexpected", "doubled")),
     *("audit_missing", "audit_doubled", "chain_broken", "batch_missing", "batch_doubled"),
@@ -32,7 +32,7 @@ KNOWN_FAULTS: Final = (
 
 
 class IntegrityFindings(NamedTuple):
-    """The number of findings by fault, those without any included, and when they were counted.
+    """The number of findings by fault, also of those without any, and the time of the count.
 
     `checked_at_s`: seconds since the epoch.
     """
@@ -44,9 +44,8 @@ class IntegrityFindings(NamedTuple):
 def ask_integrity(settings: ClickHouseSettings, window_s: int, behind_s: float) -> IntegrityFindings:
     """Return the findings of transactions that began in the last `window_s` seconds.
 
-    `behind_s`: by how much the sink that is furthest behind is late; rows that it has not read yet
-    are not missing. Blocks for up to two minutes.
-    Raises what `ClickHouseClient` raises.
+    `behind_s`: the lag of the slowest sink; rows that it has not read yet are not missing. Blocks
+    for up to two minutes. Raises as `ClickHouseClient` does.
     """
     query = _QUERY.format(window_s=window_s, late_s=round(LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
     asked_at_s = time.time()
@@ -56,10 +55,10 @@ def ask_integrity(settings: ClickHouseSettings, window_s: int, behind_s: float) 
 
 
 def ask_landed_ends(settings: LagSettings) -> IntegrityFindings:
-    """Return the findings where the sinks stand: what they have written last, and Kafka still has.
+    """Return the findings at the sinks' positions: records written last that Kafka still has.
 
-    So a loss after which nothing followed is found too. Blocks for up to a minute, and for
-    ClickHouse's answers. Raises what `find_end_faults` and `ClickHouseClient` raise.
+    So a loss without later records is found too. Blocks for up to a minute, and for ClickHouse's
+    answers. Raises as `find_end_faults` and `ClickHouseClient` do.
     """
     from sessionary.sinks.integrity.landed_ends import END_FAULTS, find_end_faults  # takes time to load
 

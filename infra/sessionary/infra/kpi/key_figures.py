@@ -1,4 +1,4 @@
-"""Asks ClickHouse for the key figures, and for what else the lag exporter serves of it."""
+"""Asks ClickHouse for the key figures, and for the lag exporter's other figures."""
 
 from typing import Final, NamedTuple
 
@@ -23,12 +23,12 @@ class Quantiles(NamedTuple):
 
 
 class KeyFigures(NamedTuple):
-    """The figures of the view `v_kpi_between`; None without a row that they follow from.
+    """The figures of the view `v_kpi_between`; None without a row to compute them from.
 
     Attributes:
         reclaim_ratio: Timed-out sessions whose clean-up was confirmed, over all whose host lives.
         cleanup_average_s: Mean time from a timeout to its confirmed clean-up, in seconds.
-        cleanup: Its quantiles.
+        cleanup: The quantiles of this time.
         transition_latency: From an event or a deadline to the acknowledged audit record.
         audit_write_latency: From the start of a transaction to its acknowledgement.
         audit_io_ratio: Bytes of audit records over those of all records with a row. ClickHouse
@@ -50,10 +50,10 @@ class KeyFigures(NamedTuple):
 def ask_key_figures(settings: ClickHouseSettings, window_s: int, behind_s: float = 0.0) -> KeyFigures:
     """Return the figures of the last `window_s` seconds. Blocks for up to 30 s.
 
-    `behind_s`: by how much the sink that is furthest behind is late; a clean-up whose confirmation
-    it has not read yet is not one without.
+    `behind_s`: the lag of the slowest sink; a clean-up whose confirmation it has not read yet does
+    not count as unconfirmed.
 
-    Raises what `ClickHouseClient` raises.
+    Raises as `ClickHouseClient` does.
     """
     query = _QUERY.format(window_s=window_s, late_s=round(LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
     row = ClickHouseClient(settings, _TIMEOUT_S + 1).fetch_one(query)
@@ -73,11 +73,11 @@ def _quantiles_of(row: Row, name: str) -> Quantiles:
     return Quantiles(*(row[f"{name}_{quantile}_s"] for quantile in ("p50", "p95", "p99")))
 
 
-# Asks ClickHouse how many artifacts should have been marked as deleted, and are not.
+# Asks ClickHouse for the number of artifacts that should be marked as deleted, and are not.
 
 
 _ROWS_TIMEOUT_S: Final = 30.0
-# What a sweep of yesterday would have marked.
+# The artifacts that a sweep of yesterday would have marked.
 _OVERDUE: Final = """
 SELECT count() AS overdue FROM v_artifacts
 WHERE state IN ('open', 'complete')
@@ -96,7 +96,7 @@ def ask_overdue_artifacts(settings: ClickHouseSettings, days: int) -> int:
     return int(client.fetch_one(_OVERDUE, days=days, timeout_s=round(_ROWS_TIMEOUT_S))["overdue"])
 
 
-# Asks ClickHouse how many bytes the largest tenant stores.
+# Asks ClickHouse for the bytes of the largest tenant.
 
 
 # The layers of `v_stored_bytes` without `state`, whose bytes are in history already. Without FINAL,
@@ -123,15 +123,15 @@ SETTINGS max_execution_time = {timeout_s:UInt16}
 
 
 def ask_tenant_bytes_max(settings: ClickHouseSettings) -> int:
-    """Return the bytes of the records of the tenant that has most of them; 0 without a tenant.
+    """Return the bytes of the records of the largest tenant; 0 without a tenant.
 
-    Blocks for up to 30 s. Raises what `ClickHouseClient` raises.
+    Blocks for up to 30 s. Raises as `ClickHouseClient` does.
     """
     client = ClickHouseClient(settings, _ROWS_TIMEOUT_S + 1)
     return int(client.fetch_one(_TENANT_BYTES, timeout_s=round(_ROWS_TIMEOUT_S))["bytes"])
 
 
-# Asks ClickHouse how full its disks are.
+# Asks ClickHouse for the free space of its disks.
 
 
 _DISKS_TIMEOUT_S: Final = 5.0
@@ -152,6 +152,6 @@ class DiskSpace(NamedTuple):
 
 
 def ask_disk_space(settings: ClickHouseSettings) -> tuple[DiskSpace, ...]:
-    """Return the disks. Blocks for up to 5 s. Raises what `ClickHouseClient` raises."""
+    """Return the disks. Blocks for up to 5 s. Raises as `ClickHouseClient` does."""
     rows = ClickHouseClient(settings, _DISKS_TIMEOUT_S).fetch_rows(_DISK_SPACE)
     return tuple(DiskSpace(row["name"], row["free_ratio"]) for row in rows)

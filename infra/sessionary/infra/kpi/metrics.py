@@ -1,7 +1,8 @@
 """The exporter's metrics of key figures, integrity, disks, artifacts and bytes.
 
 `HELP` lists every metric with the sentence that explains it and names its unit. A series exists
-only while its value is known: without an answer of ClickHouse there are none, and no zeros either.
+only while its value is known: without an answer of ClickHouse there is no series, and no zero
+either.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,7 +61,7 @@ HELP: Final[Mapping[MetricName, str]] = {
 
 
 class KpiState(NamedTuple):
-    """What is known. None: nothing, because ClickHouse is away or refuses the question."""
+    """The known answers. None: ClickHouse is away or refuses the question."""
 
     key_figures: KeyFigures | None = None
     integrity: IntegrityFindings | None = None  # by the tables

@@ -1,4 +1,4 @@
-"""Asks ClickHouse a question again and again, on a thread of its own."""
+"""Repeats a question to ClickHouse on a dedicated thread."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 from sessionary.schemas.errors import SessionaryError
 
 Answer = TypeVar("Answer")
-# An answer that took long is not asked for again at once: nine times as long may pass between.
+# A slow question is not repeated at once: nine times its duration may pass in between.
 _REST: Final = 9.0
 # An answer is served until the third question after it should have been answered.
 _KEPT_PAUSES: Final = 3.0
@@ -18,7 +18,7 @@ _HUNG_S: Final = 300.0
 
 
 class QuestionWatch(Generic[Answer]):
-    """The last answer to one question. A ClickHouse that is away holds up nothing."""
+    """The last answer to one question. An unreachable ClickHouse delays nothing."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class QuestionWatch(Generic[Answer]):
 
     @property
     def answer(self) -> Answer | None:
-        """The last answer; None if there is none now, or none that is young enough."""
+        """The last answer; None if there is none now, or it is too old."""
         last = self._last
         return last[0] if last is not None and self._clock_s() <= last[1] else None
 
@@ -86,7 +86,7 @@ class QuestionWatch(Generic[Answer]):
                 answer, now_s = self._ask(), self._clock_s()
                 pause_s = max(pause_s, _REST * (now_s - self._asked_s))
                 self._last, self._fault = (answer, now_s + max(_KEPT_S_MIN, _KEPT_PAUSES * pause_s)), None
-            except Exception as error:  # noqa: BLE001 - without this thread the last answer would be all there ever is
+            except Exception as error:  # noqa: BLE001 - without this thread there is no further answer
                 if self._fault is None:
                     self._on_fault(error)
                 # The text of another error may repeat a row.

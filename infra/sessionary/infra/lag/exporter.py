@@ -65,7 +65,7 @@ class LagExporter(Collector):
         return age_s <= _HUNG_S, "ok" if age_s <= _HUNG_S else f"a sample has had no end for {age_s:.0f} s"
 
     def readiness(self) -> tuple[bool, str]:
-        """Return whether there is a report of now, and a line for people."""
+        """Return whether there is a current report, and a line for people."""
         if self._away is not None:
             return False, self._away
         if self._age_s > _STALE_S:

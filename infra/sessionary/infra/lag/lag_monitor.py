@@ -1,4 +1,4 @@
-"""Takes a sample and tracks it: what the commands and the exporter use."""
+"""Takes a sample and tracks it, for the commands and the exporter."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class ClusterSampler:
-    """Asks again and again over one connection; a failure closes it. For one thread."""
+    """Samples a cluster over one connection; a failure closes the connection. For one thread."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect to nothing yet."""
@@ -106,7 +106,7 @@ def _group_offsets(
     offsets = committed.get(group, {})
     if offsets is None:
         return GroupOffsets(group, GroupState.UNKNOWN, frozenset({topic}), None)
-    # A Faust agent in a processor reads topics of its own, in the processor's group.
+    # A Faust agent in a processor reads separate topics, in the processor's group.
     topics = {topic, *(place.topic for place in offsets)}
     return GroupOffsets(group, _STATES.get(state, GroupState.UNKNOWN), frozenset(topics), offsets)
 
@@ -114,7 +114,7 @@ def _group_offsets(
 def _ask_committed(
     admin: AdminClient, groups: Iterable[str], timeout_s: float
 ) -> dict[str, Mapping[LogPartition, int] | None]:
-    """Return each group's committed offsets; None if Kafka does not tell them."""
+    """Return each group's committed offsets; None if Kafka does not report them."""
     asked: dict[str, Future[Any]] = {}
     for group in groups:  # a request takes one group
         request = [ConsumerGroupTopicPartitions(group)]
@@ -161,9 +161,9 @@ def _ask_logs(admin: AdminClient, places: Iterable[LogPartition], timeout_s: flo
 
 # Reads the first record that a group has not read, of many partitions at once.
 #
-# Only a reader can tell whether what lies between a committed offset and the log's end are
-# records: a log of transactions ends with a marker that no consumer is given. And Kafka has no
-# request for the time of the record at an offset.
+# Only a reader can find out whether there are records between a committed offset and the log's end:
+# a log of transactions ends with a marker that no consumer is given. And Kafka has no request for
+# the time of the record at an offset.
 
 
 # Together 16 MiB. If a batch is larger than a partition's share, the broker sends it alone, and a
@@ -175,7 +175,7 @@ _QUIET_S = 0.2  # with no answer for this long, further offsets of answered part
 
 
 class FirstRecordReader:
-    """One consumer outside of any group, and what it found for the places of the last question.
+    """One consumer outside of any group, with its findings for the last question's places.
 
     A record at an offset never changes, so each place is read once. Not thread-safe.
     """
@@ -198,7 +198,7 @@ class FirstRecordReader:
     def read_first(
         self, wanted: Collection[UnreadPosition], log_ends: Mapping[LogPartition, int], timeout_s: float
     ) -> dict[UnreadPosition, FirstRecord]:
-        """Return the first record of each place that answers, or that there is none.
+        """Return the first record, or its absence, of each place that answers.
 
         `log_ends`: where the logs end now. Blocks for `timeout_s`, 50 ms more at most.
         """
@@ -240,7 +240,7 @@ class FirstRecordReader:
         while left and time.monotonic() < deadline_s:
             answered |= self._read_some(consumer, left, deadline_s)
         consumer.unassign()
-        if not answered:  # it may have lost its last broker for ever (librdkafka issue 5301)
+        if not answered:  # the consumer may have lost its last broker for ever (librdkafka issue 5301)
             self.close()
 
     def _read_some(self, consumer: Consumer, left: dict[LogPartition, list[int]], deadline_s: float) -> bool:
@@ -318,8 +318,8 @@ class LagMonitor:
         """Sample, and return the lags. Raises `Unavailable` if the broker is away.
 
         Blocks: some 0.2 s for 1,000 partitions. A broker that does not answer is given up after
-        4 s. First records are read for `read_s` at most: of partitions that do not answer in this
-        time, the time lag is unknown, and the next report goes on with them.
+        4 s. First records are read for `read_s` at most: for partitions that do not answer in this
+        time, the time lag is unknown, and the next report continues with them.
         """
         began_s = time.monotonic()
         sample = self._sampler.take_sample(_ASK_S)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.topics import SINK_TOPICS, TopicNames
 
-# What Kafka says about groups, logs and unread records at one time; pure.
+# Kafka's report on groups, logs and unread records at one time; pure.
 
 
 class LogPartition(NamedTuple):
@@ -18,7 +18,7 @@ class LogPartition(NamedTuple):
 
 
 class UnreadPosition(NamedTuple):
-    """Where a group goes on reading a partition."""
+    """The position at which a group continues to read a partition."""
 
     place: LogPartition
     offset: int
@@ -48,7 +48,7 @@ class FirstRecord(NamedTuple):
 
 
 class GroupState(StrEnum):
-    """What Kafka says about a group."""
+    """Kafka's report on a group."""
 
     STABLE = "stable"
     REBALANCING = "rebalancing"
@@ -65,8 +65,8 @@ class GroupState(StrEnum):
 class GroupOffsets(NamedTuple):
     """A group with its committed offsets.
 
-    `topics`: those that it reads, whether or not it has committed any offset. `committed` is None
-    if Kafka did not tell the offsets.
+    `topics`: the topics that the group reads, with or without committed offsets. `committed` is
+    None if Kafka did not report the offsets.
     """
 
     group: str
@@ -75,12 +75,12 @@ class GroupOffsets(NamedTuple):
     committed: Mapping[LogPartition, int] | None
 
     def position_in(self, place: LogPartition, log: LogRange) -> int:
-        """Return the offset from which the group reads on; the log's start without a commit."""
+        """Return the offset at which the group continues; the log's start without a commit."""
         return max(log.start, (self.committed or {}).get(place, log.start))
 
 
 class ClusterSample(NamedTuple):
-    """All that is known at `at_s`, seconds since the epoch.
+    """The state of a cluster at `at_s`, seconds since the epoch.
 
     `partition_counts` has the topics that exist. `logs` lacks the partitions whose leader did not
     answer, and `first_records` the places that were not read in time.
@@ -93,7 +93,7 @@ class ClusterSample(NamedTuple):
     first_records: Mapping[UnreadPosition, FirstRecord]
 
     def unread_positions(self) -> set[UnreadPosition]:
-        """Return where groups go on reading, if the log does not end there."""
+        """Return where groups continue to read, if the log does not end there."""
         return {
             UnreadPosition(place, position)
             for group in self.groups
@@ -133,9 +133,9 @@ def is_sink_group(group: str, topic: str) -> bool:
 
 
 def is_service_group(prefix: str, group: str) -> bool:
-    """Return whether a group is a service's: its clients that answer requests, or its task workers.
+    """Return whether a group is a service's: clients that answer requests, or task workers.
 
-    It has no members while the service is off, which is no fault of the pipeline.
+    Such a group has no members while the service is off, which is no fault of the pipeline.
     """
     return group.startswith((f"{prefix}.cleanup.", f"{prefix}.task-workers.", f"{prefix}.migration."))
 
@@ -167,7 +167,7 @@ def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
 
 
 class PartitionState(StrEnum):
-    """What is to be said of one partition of a group; the worse comes later."""
+    """The verdict on one partition of a group; worse ones come later."""
 
     OK = "ok"
     OBSERVING = "observing"  # it has a lag, and has not been observed long enough
@@ -242,7 +242,7 @@ _RATE_S_MIN = 1.0
 
 
 class PartitionLag(NamedTuple):
-    """How far a group is behind in one partition. None: unknown, or there is no such thing.
+    """The lag of a group in one partition. None: unknown, or there is no such value.
 
     `partition` is None if the topic does not exist. `lag` counts offsets from the committed one to
     the log's end, transaction markers in between included; it is 0 if no record lies there.
@@ -358,7 +358,7 @@ class LagTracker:
 def _measure_lag(
     sample: ClusterSample, group: GroupOffsets, place: LogPartition, log: LogRange
 ) -> tuple[int, float | None]:
-    """Return the lag in offsets and in seconds, None if the record's time is unknown."""
+    """Return the lag in offsets and in seconds; None if the record's time is unknown."""
     position = group.position_in(place, log)
     first = sample.first_records.get(UnreadPosition(place, position))
     if position >= log.end or (first is not None and first.timestamp_ms is None):
@@ -446,10 +446,10 @@ def sum_groups(lags: Iterable[PartitionLag]) -> Iterator[GroupLag]:
 
 
 def find_fault(lag: GroupLag, lag_s_max: float) -> str | None:
-    """Return what is wrong with a group, or None.
+    """Return the fault of a group, or None.
 
     A lag is a fault if its oldest record is older than `lag_s_max`, and the group has no members or
-    does not get on. A group that catches up is well, however far it is behind.
+    makes no progress. A group that catches up is well, whatever its lag.
     """
     if lag.state in _FAULTS:
         return _FAULTS[lag.state]

@@ -1,7 +1,7 @@
 """The lag exporter's Prometheus metrics.
 
 `HELP` lists every metric with the sentence that explains it and names its unit. A series exists
-only while its value is known: without an answer of Kafka there are no lags, and no zeros either.
+only while its value is known: without an answer of Kafka there is no lag, and no zero either.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from sessionary.infra.lag.lag_monitor import LagReport
 from sessionary.infra.lag.lag_tracker import PartitionLag
 from sessionary.schemas.settings import ClickHouseSettings
 
-# Asks ClickHouse how long events took to become rows: from the log's stamp to the insert.
+# Asks ClickHouse for the delays of events' rows: from the log's stamp to the insert.
 
 
 _TIMEOUT_S = 2.0
@@ -50,7 +50,7 @@ class RowDelay(NamedTuple):
 def ask_row_delays(settings: ClickHouseSettings) -> tuple[RowDelay, ...]:
     """Return the delays by table; a table in which no row landed has none. Blocks for up to 2 s.
 
-    Raises what `ClickHouseClient` raises.
+    Raises as `ClickHouseClient` does.
     """
     selects = "UNION ALL".join(_SELECT.format(table=table) for table in _TABLES)
     rows = ClickHouseClient(settings, _TIMEOUT_S).fetch_rows(_QUERY.format(selects=selects))
@@ -58,7 +58,7 @@ def ask_row_delays(settings: ClickHouseSettings) -> tuple[RowDelay, ...]:
 
 
 class RowDelayWatch(QuestionWatch[tuple[RowDelay, ...]]):
-    """Asks every 10 s on a thread of its own."""
+    """Asks every 10 s on a dedicated thread."""
 
     def __init__(
         self, settings: ClickHouseSettings, on_fault: Callable[[Exception], None] = lambda _error: None
@@ -111,7 +111,7 @@ _PLACE = ("group", "topic", "partition")
 
 
 class ExporterState(NamedTuple):
-    """What the exporter knows. None: nothing, because Kafka or ClickHouse is away."""
+    """The exporter's knowledge. None: Kafka or ClickHouse is away."""
 
     report: LagReport | None
     row_delays: tuple[RowDelay, ...] | None

@@ -4,7 +4,7 @@ A parent that is killed with signal 9 runs no clean-up, so the kernel must do it
 requests SIGKILL at its parent's death (prctl PR_SET_PDEATHSIG) in a small interpreter, which then
 becomes the real program by exec; the request survives exec. The alternatives are worse:
 
-- A pipe that closes with the parent needs a helper process beside every child.
+- A pipe that closes with the parent needs a helper process for every child.
 - `preexec_fn` runs Python between fork and exec of a process with threads, which can deadlock.
 
 The kernel watches the *thread* that forked, not the process. One thread that lives as long as the
@@ -84,7 +84,7 @@ _spawner = _Spawner()
 
 
 class Child:
-    """One program in a session of its own: Ctrl-C at the terminal does not reach it.
+    """One program in a separate session: Ctrl-C at the terminal does not reach it.
 
     Its output is appended to `log`. `pid` is also the id of its process group. Thread-safe.
     """
@@ -176,7 +176,7 @@ def tail(log: Path, lines: int = 15, bytes_max: int = 16_384) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-# What the local servers share: a child process that is awaited, stopped and killed.
+# The common part of the local servers: a child process that is awaited, stopped and killed.
 
 
 _STOP_GRACE_S = 15.0

@@ -32,12 +32,12 @@ class PartState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """How long a part waits before it is restarted.
+    """The wait of a part before its restart.
 
-    The wait doubles from `first_s` to `most_s`. It starts again at `first_s` after the part has run
-    for `reset_after_s`. A part that lacks something which only a person can set up waits for
-    `set_up_s`, from the fourth such exit on: the cause of the first ones may pass, as a port that a
-    killed process still held.
+    The wait doubles from `first_s` to `most_s`. The wait starts again at `first_s` after the part
+    has run for `reset_after_s`. A part that lacks something which only a person can set up waits
+    for `set_up_s`, from the fourth such exit on: the cause of the first ones may pass, as a port
+    that a killed process still held.
     """
 
     first_s: float = 0.2
@@ -62,7 +62,7 @@ class _Entry:
 
 
 class Schedule:
-    """The states of all parts, and what follows from them. Not thread-safe."""
+    """The states of all parts, and the resulting actions. Not thread-safe."""
 
     def __init__(self, after: Mapping[str, Sequence[str]], back_off: BackOff) -> None:
         """`after` maps each part's name to the names that must be ready first.
@@ -82,7 +82,7 @@ class Schedule:
 
     @property
     def start_order(self) -> tuple[str, ...]:
-        """All names; each comes after those that it waits for."""
+        """All names; each comes after the names that it waits for."""
         return self._order
 
     @property

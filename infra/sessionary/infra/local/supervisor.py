@@ -50,9 +50,9 @@ class Part:
 class PartChange:
     """A part's new state.
 
-    If its process ended (WAITING), `exit_code` tells how (negative: by that signal) and `wait_s`
-    how long it waits before it is restarted. `missing` is the last line of its log, if it ended
-    because something must be set up first.
+    If the process ended (WAITING), `exit_code` says how (negative: by that signal), and `wait_s`
+    how long the part waits before its restart. `missing` is the last line of its log, if the
+    process ended because of a missing set-up.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What an event says, in a few words; pure."""
+"""The content of an event, in a few words; pure."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ _REMOVED: Final = "(content removed by retention)"
 
 
 def event_name(event_type: str, payload: Payload) -> str:
-    """Return a short name: of an activity its kind, of a call its own, else the event's type."""
+    """Return a short name: an activity's kind, a call's own name, else the event's type."""
     if event_type in _NAME_FIELDS and (name := payload.get(_NAME_FIELDS[event_type])):
         return one_line(f"{name}")
     return _NAMES.get(event_type) or event_type.removeprefix("session_").replace("_", " ")

@@ -1,4 +1,4 @@
-"""A story as one HTML file that needs nothing else; pure."""
+"""A story as one self-contained HTML file; pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ _STEPS_S: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600
 
 
 class Chart(NamedTuple):
-    """What a picture shows.
+    """The content of a picture.
 
     Attributes:
         moments: In the order of the log; at least one.
@@ -45,7 +45,7 @@ class _Axis(NamedTuple):
 
 
 def draw_picture(chart: Chart) -> Element:
-    """Return the picture as an `svg` element; each mark has a title that says what it is."""
+    """Return the picture as an `svg` element; each mark has a title that names it."""
     moments = chart.moments
     lanes = list(dict.fromkeys(moment.lane for moment in moments))
     ends = [moment.at_us + round((moment.took_s or 0) * 1e6) for moment in moments]
@@ -193,14 +193,14 @@ _LEGEND: Final = (
 
 
 class Heading(NamedTuple):
-    """What the page says above the picture.
+    """The text of the page above the picture.
 
     Attributes:
         tenant: The tenant.
         session: The session's id.
         facts: Further facts by name, such as the state and the user.
-        integrity: What `v_integrity` answers, with the time of the answer.
-        cut: What the page leaves out; empty if it is whole.
+        integrity: The answer of `v_integrity`, with its time.
+        cut: The parts that the page leaves out; empty if the page is complete.
     """
 
     tenant: str

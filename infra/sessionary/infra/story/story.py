@@ -1,4 +1,4 @@
-"""A session's rows as a story: one moment for each thing that happened; pure."""
+"""A session's rows as a story: one moment for each event or deadline; pure."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,23 +26,23 @@ class Usage(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """One thing that happened in a session.
+    """One event or deadline of a session.
 
     Attributes:
         at_us: Log time, µs since the epoch.
         place: Partition and offset of its record.
-        event_type: The event's type; of a deadline that of the event that it stands for.
-        name: Short name: of an activity its kind, else the event's type.
-        text: The event's content for people; of a deadline what the processor says of it.
+        event_type: The event's type; for a deadline, the type of the event that it represents.
+        name: Short name: the kind of an activity, else the event's type.
+        text: The event's content for people; for a deadline, the processor's description.
         lane: Agent and process, such as `agent-1` or `agent-1 #2`; `processor` for a deadline,
             `unknown sender` for a record that is no event.
         producer_id: The process; empty if there is none.
-        took_s: Of an activity: time until the same process's next event. Of a tool call or a step:
-            until its end; None if it has none.
+        took_s: Duration of an activity, until the same process's next event; of a tool call or a
+            step, until its end. None without an end.
         states: The session's state before and after, if it changed.
-        rejection: Why the processor rejected the event; empty if it did not.
-        notes: What else the audit trail says of it, such as a gap.
-        phases: The phases that the process went through before it.
+        rejection: The reason for which the processor rejected the event; empty if it did not.
+        notes: Further remarks of the audit trail, such as a gap.
+        phases: The phases that the process went through before the event.
         usage: Tokens and cost, if any.
         payload: The event's payload; None if retention removed it, or if there is no event.
     """
@@ -64,7 +64,7 @@ class Moment(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What a story adds up to; tokens and cost without rejected events."""
+    """The totals of a story; tokens and cost without rejected events."""
 
     tokens_in: int
     tokens_out: int
@@ -81,9 +81,9 @@ def make_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
         outcomes: Rows of `audit`, in the log's order.
 
     Returns:
-        One moment for each event, and one for each deadline that fired. But phases of which the
-        audit trail says nothing go with the process's next event, and the end of a tool call or a
-        step goes with its start.
+        One moment for each event, and one for each deadline that fired. But phases without a remark
+        of the audit trail belong to the process's next event, and the end of a tool call or a step
+        belongs to its start.
     """
     rows = list(events)
     by_place: dict[tuple[int, int], list[Row]] = {}
@@ -113,7 +113,7 @@ def make_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
 
 
 def add_totals(moments: Sequence[Moment]) -> Totals:
-    """Return what the moments add up to."""
+    """Return the totals of the moments."""
     usages = [moment.usage for moment in moments if moment.usage is not None]
     return Totals(
         sum(usage.tokens_in for usage in usages),
@@ -125,7 +125,7 @@ def add_totals(moments: Sequence[Moment]) -> Totals:
 
 
 def describe_moment(moment: Moment) -> str:
-    """Return a moment on one line: its state change, its text, its rejection and its notes."""
+    """Return a moment on one line: state change, text, rejection and notes."""
     parts = [f"rejected: {moment.rejection}"] if moment.rejection else []
     if moment.states:
         before = "" if moment.states[0] == _NO_STATE else f"{moment.states[0]} "
@@ -204,13 +204,13 @@ def _event_moment(row: Row, judged: list[Row], lane: str, phases: tuple[str, ...
 
 
 def _call_id(row: Row) -> str:
-    """Return what start and end of a tool call or a step have in common."""
+    """Return the id that start and end of a tool call or a step have in common."""
     payload = _payload(row, {}) if row["event_type"].startswith("tool_call_") else {}
     return f"{payload.get('tool_call_id') or row['step_id'] or ''}/{row['producer_id']}"
 
 
 def _ended_call(start: Moment, end: Row) -> Moment:
-    """Return the start of a call with what its end says."""
+    """Return the start of a call, completed by its end."""
     payload = _payload(end, {})
     took_ms = payload.get("execution_time_ms")
     took_s = (time_us(end["appended_at"]) - start.at_us) / 1e6 if took_ms is None else took_ms / 1e3

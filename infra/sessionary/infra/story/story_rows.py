@@ -65,7 +65,7 @@ ORDER BY fault, first_offset
 class StoryRows(NamedTuple):
     """Rows of `history` without heartbeats, and of `audit`, in the log's order.
 
-    `is_cut`: there may be later ones.
+    `is_cut`: there may be later rows.
     """
 
     events: list[Row]
@@ -78,13 +78,13 @@ def fetch_story(
 ) -> StoryRows:
     """Return a session's rows from the offset `first` and the time `since` on.
 
-    At most `limit` of each; events and outcomes end at the same offset. Raises what
-    `ClickHouseClient` raises.
+    At most `limit` of each; events and outcomes end at the same offset. Raises as
+    `ClickHouseClient` does.
     """
     names: dict[str, str | int | float | None] = {"tenant": tenant, "session": session, "limit": limit}
     names |= {"since": since, "from": first}
     found = source.fetch_rows(_EVENTS, **names), source.fetch_rows(_OUTCOMES, **names)
-    # Beyond the end of one kind, an event would lack what became of it, or an outcome its event.
+    # Beyond the end of one kind, an event would lack its outcome, or an outcome its event.
     ends = [rows[-1]["source_offset"] for rows in found if len(rows) >= limit]
     if not ends:
         return StoryRows(*found, is_cut=False)
@@ -93,23 +93,23 @@ def fetch_story(
 
 
 def fetch_heartbeats(source: ClickHouseClient, tenant: str, session: str, limit: int) -> list[Row]:
-    """Return process and time of a session's heartbeats. Raises what `ClickHouseClient` raises."""
+    """Return process and time of a session's heartbeats. Raises as `ClickHouseClient` does."""
     return source.fetch_rows(_BEATS, tenant=tenant, session=session, limit=limit)
 
 
 def fetch_findings(source: ClickHouseClient, tenant: str, session: str) -> list[Row]:
-    """Return what `v_integrity` finds in a session's audit trail; nothing if all is well.
+    """Return the findings of `v_integrity` in a session's audit trail; none if all is well.
 
-    Raises what `ClickHouseClient` raises.
+    Raises as `ClickHouseClient` does.
     """
     return source.fetch_rows(_FINDINGS, tenant=tenant, session=session)
 
 
 def fetch_partition_findings(source: ClickHouseClient, tenant: str, session: str) -> list[Row]:
-    """Return what `v_integrity` finds in the session's partition between its first and last record.
+    """Return `v_integrity`'s findings in the session's partition between its first and last record.
 
-    A row that is gone names no session: it may be this one's, or that of another whose records lie
-    between. Raises what `ClickHouseClient` raises.
+    A missing row names no session: it may belong to this session, or to another whose records lie
+    between. Raises as `ClickHouseClient` does.
     """
     found: list[Row] = []
     for place in source.fetch_rows(_PLACES, tenant=tenant, session=session):

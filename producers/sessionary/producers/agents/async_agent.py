@@ -1,4 +1,4 @@
-"""One agent of a session: its tasks, what it shares, what it sees."""
+"""One agent of a session: its tasks, its shared results, its view of the others."""
 
 import asyncio
 from typing import Unpack
@@ -11,8 +11,7 @@ from sessionary.producers.ports import Json
 class AsyncAgent:
     """One agent of a session. Made by `AsyncSession.agents.get`.
 
-    Its verbs wait in a thread for the processor, so that what one agent has reported, the others
-    see.
+    Its verbs wait in a thread for the processor, so that the other agents see each reported result.
     """
 
     def __init__(self, work: AgentWork) -> None:
@@ -25,7 +24,7 @@ class AsyncAgent:
 
     @property
     def role(self) -> str:
-        """What the agent does, and so what it sees."""
+        """The agent's role, which decides what the agent sees."""
         return self._work.member.role
 
     @property
@@ -39,9 +38,9 @@ class AsyncAgent:
         return self._work.snapshot_id
 
     async def begin(self, task: str, **metadata: Unpack[EventMetadata]) -> str:
-        """Begin a task; the agent's current one, if there is another, counts as completed.
+        """Begin a task; another current task of the agent counts as completed.
 
-        Beginning the current task again is no error: an agent that died does not know.
+        Beginning the current task again is no error: an agent that died does not know of it.
 
         Returns:
             The id of the new snapshot of the agent's state.
@@ -57,7 +56,7 @@ class AsyncAgent:
         return await asyncio.to_thread(self._work.update, task, None, metadata, completed=False)
 
     async def share(self, result: Json, **metadata: Unpack[EventMetadata]) -> str:
-        """Share a result of the current task, which goes on; a later one takes its place.
+        """Share a result of the current task, which continues. A later result replaces it.
 
         Returns and raises as `finish` does.
         """
@@ -67,8 +66,8 @@ class AsyncAgent:
         """Complete a task, and share its result under the agent's id, `_` and the task.
 
         Args:
-            result: What the others may see, a JSON value; None: nothing is shared. One of more than
-                16 Ki characters is stored as an artifact first.
+            result: The result for the other agents, a JSON value; None: share none. A result of
+                more than 16 Ki characters is stored as an artifact first.
             task: The task; by default the current one.
             metadata: As in `AsyncSession.emit`.
 
@@ -81,7 +80,7 @@ class AsyncAgent:
 
         Args:
             to: The taker, or its id.
-            context: What is passed beside the shared results; it stays in the session's history.
+            context: Passed in addition to the shared results, and kept in the session's history.
             sync_type: Why, for programs.
 
         Raises as `begin` does; `Rejected` with `unknown_agent` if the taker is not registered.
@@ -89,10 +88,10 @@ class AsyncAgent:
         await asyncio.to_thread(self._work.hand_over, to, context, sync_type)
 
     async def view(self, *, load_artifacts: bool = True) -> AgentView:
-        """Return the agent's record, what it sees of the others, and on whom it depends.
+        """Return the agent's record, the results that it sees, and the agents on which it depends.
 
-        A researcher sees nothing, an analyzer what researchers share, a writer and any other role
-        everything; the authors' roles decide. Waits and raises as `AsyncSession.sync` does.
+        A researcher sees nothing, an analyzer the results of researchers, a writer and any other
+        role everything; the authors' roles decide. Waits and raises as `AsyncSession.sync` does.
 
         Args:
             load_artifacts: Load large results from the library. If not, the JSON of reference and

@@ -1,4 +1,4 @@
-"""What one agent of a session does, for both faces: `Agent` and `AsyncAgent`."""
+"""The work of one agent of a session, for both faces: `Agent` and `AsyncAgent`."""
 
 import json
 import uuid
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class VersionConflict(ProducerError):
     """Another agent updated the session's content first; this update changed nothing.
 
-    The session's object knows the newest content now: make the change in `state`, and update again.
+    The session's object now has the newest content: make the change in `state`, and update again.
 
     Attributes:
         session_id: The session.
@@ -65,16 +65,16 @@ class TaskDone(ProducerError):
 
 # The results that agents share: as texts of events, or as artifacts if they are large.
 #
-# Of a large one the event has the reference and the beginning: {"artifact_ref":
+# For a large result the event has its reference and beginning: {"artifact_ref":
 # "artifact:agent_result:…", "summary": "16,385 characters: …"}.
 
 
-RESULT_TYPE = "agent_result"  # of artifacts that are nothing but a result
+RESULT_TYPE = "agent_result"  # type of artifacts that are only a result
 _SUMMARY_CHARACTERS = 200  # of the text's beginning
 
 
 class StoredResult(NamedTuple):
-    """What an event has of a result."""
+    """The part of a result that its event carries."""
 
     text: str | None
     artifact_id: str | None = None
@@ -83,7 +83,7 @@ class StoredResult(NamedTuple):
 def store_result(
     session: "Reporter", library: "ArtifactLibrary | None", result: Json, metadata: EventMetadata
 ) -> StoredResult:
-    """Return what an event has of a result; a large one is saved first.
+    """Return the part of a result that its event carries; a large result is saved first.
 
     Raises `Invalid` if it cannot be written as JSON, or is large and there is no library.
     """
@@ -145,15 +145,15 @@ class KnownAgent(Protocol):
 
 
 class AgentAccess(NamedTuple):
-    """What an agent needs of its session.
+    """The functions of a session that its agents use.
 
     Attributes:
         report: Sends an event about agents, and waits until it is applied; raises `Rejected`.
-        find_snapshot: Returns the last snapshot of an agent, as far as the session knows; for one
-            that it does not know, the second argument.
-        read_view: Returns an agent and what it sees.
-        store: Returns what an event has of a result.
-        library: Keeps results that are too large for events; None: such ones are refused.
+        find_snapshot: Returns the last snapshot of an agent, as far as the session knows; for an
+            unknown agent, the second argument.
+        read_view: Returns an agent with its view of the session.
+        store: Returns the part of a result that its event carries.
+        library: Keeps results that are too large for events; None: such results are refused.
     """
 
     report: Callable[[AgentEvent, EventMetadata], None]
@@ -164,14 +164,14 @@ class AgentAccess(NamedTuple):
 
 
 class AgentView(NamedTuple):
-    """What an agent sees of its session.
+    """An agent's view of its session.
 
     Attributes:
         agent_state: The agent's record: role, current task (or None), completed tasks, last
-            snapshot, its time, and what all had shared by then, as JSON texts by key.
-        visible_context: What it sees of the others' results now, by key.
-        dependencies: Ids of the agents that it depends on.
-        authors: Ids of the agents that shared what it sees, by key.
+            snapshot, its time, and all results shared by then, as JSON texts by key.
+        visible_context: The results of other agents that it sees now, by key.
+        dependencies: Ids of the agents on which it depends.
+        authors: Ids of the agents that shared these results, by key.
     """
 
     agent_state: AgentRecord
@@ -201,7 +201,7 @@ class AgentWork:
         return self.member.agent_id
 
     def view(self, *, load_artifacts: bool) -> AgentView:
-        """Return the agent's record, what it sees of the others, and on whom it depends."""
+        """Return the agent's record, the results that it sees, and its dependencies."""
         read = self._access.read_view(self.agent_id)
         library = self._access.library if load_artifacts else None
         visible = {
@@ -213,7 +213,7 @@ class AgentWork:
         )
 
     def update(self, task: str | None, result: Json, metadata: EventMetadata, *, completed: bool) -> str:
-        """Tell of a task, by default the current one, and of its result; return its snapshot."""
+        """Report a task, by default the current one, with its result; return the snapshot's id."""
         access = self._access
         stored = access.store(result, metadata)
         with self._lock:
@@ -246,7 +246,7 @@ class AgentWork:
         return None if self._task == named else self._task
 
     def _current_task(self) -> str | None:
-        """Return the current task; what an earlier process began is asked for."""
+        """Return the current task; ask the processor for one that an earlier process began."""
         if self._task is None:
             self._task = self._access.read_view(self.agent_id).agent_state.current_task
         return self._task

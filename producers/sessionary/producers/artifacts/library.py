@@ -15,7 +15,7 @@ from sessionary.producers.context.event_metadata import EventMetadata
 from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing, Invalid
 from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated, Payload
 
-# An artifact's identity, and the reference that a message has of it. Pure.
+# An artifact's identity, and its reference in a message. Pure.
 
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -23,7 +23,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class ArtifactReference(NamedTuple):
-    """What stands for an artifact's body: its type, and the SHA-256 of its bytes as hex."""
+    """A reference to an artifact's body: its type, and the SHA-256 of its bytes as hex."""
 
     artifact_type: str
     sha256: str
@@ -34,7 +34,7 @@ class ArtifactReference(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "ArtifactReference":
-        """Read what `str` gives. Raises `Invalid` for any other text."""
+        """Parse the output of `str`. Raises `Invalid` for any other text."""
         scheme, _, rest = text.partition(":")
         artifact_type, _, sha256 = rest.rpartition(":")
         if scheme != "artifact" or not _TYPE.fullmatch(artifact_type) or not _SHA256.fullmatch(sha256):
@@ -48,9 +48,9 @@ class Artifact(NamedTuple):
     Attributes:
         artifact_id: UUID; two artifacts may have the same body.
         artifact_type: For example `markdown`, `json` or `pdf_text`.
-        uri: Where its body is.
-        sha256: Of the body, as hex.
-        size_bytes: Of the body.
+        uri: Location of the body.
+        sha256: SHA-256 of the body, as hex.
+        size_bytes: Size of the body.
     """
 
     artifact_id: str
@@ -61,7 +61,7 @@ class Artifact(NamedTuple):
 
     @property
     def reference(self) -> ArtifactReference:
-        """What a message has of it."""
+        """The artifact's reference, as a message carries it."""
         return ArtifactReference(self.artifact_type, self.sha256)
 
 
@@ -77,10 +77,10 @@ def checked_type(artifact_type: str) -> str:
 
 # An artifact that is written in chunks, and continued after a crash.
 #
-# Each chunk is a body of its own, named by its offset. It is stored before its event is sent, so
-# that every chunk that was reported is there. If the stream is continued, what lies behind the
-# last checkpoint is cut off. Complete, it is one body under its hash, like any other artifact; a
-# record of that hash stays where the chunks were, so that a kill while they are removed loses
+# Each chunk is a separate body, named by its offset. It is stored before its event is sent, so that
+# every chunk that was reported is there. When a stream is continued, bytes after the last
+# checkpoint are cut off. A complete stream is one body under its hash, like any other artifact. A
+# record of that hash stays in the place of the chunks, so that a kill during their removal loses
 # nothing.
 
 
@@ -92,11 +92,11 @@ _CHARACTERS_MAX = 4_000  # of the text that is quoted: lines may be long
 
 
 def continuation_prompt(written: str, outline: Sequence[str] = (), *, lines_max: int = LINES_MAX) -> str:
-    """Return a prompt that lets a model go on after `written`; its size does not depend on it.
+    """Return a prompt to continue after `written`; its size does not depend on that of `written`.
 
     Args:
-        written: The text so far, which ends anywhere.
-        outline: What is still to be written, in order.
+        written: The text so far, which may end anywhere.
+        outline: The parts still to be written, in order.
         lines_max: How many of the last lines are quoted, from 1.
     """
     lines = written.rstrip().splitlines()[-lines_max:]
@@ -113,7 +113,7 @@ def continuation_prompt(written: str, outline: Sequence[str] = (), *, lines_max:
 
 
 _OFFSET_DIGITS = 16
-_COMPLETE = "complete"  # beside the chunks: the hash of the whole body, if there is one
+_COMPLETE = "complete"  # next to the chunks: the hash of the whole body, if there is one
 
 
 def body_name(sha256: str) -> str:
@@ -184,23 +184,23 @@ class ArtifactStream:
                 "invalid_value",
                 f"artifact {artifact_id} has no chunk that ends at {bytes_written}, but one at {offset}",
             )
-        for name in reversed(names):  # a chunk that stays would follow one of the same length
+        for name in reversed(names):  # a remaining chunk would follow one of the same length
             if int(name) >= offset:
                 store.remove(f"{stream_folder(artifact_id)}/{name}")
         return cls(store, emit, artifact_type, artifact_id, chunks, metadata, is_reported=False)
 
     @property
     def uri(self) -> str:
-        """Where the chunks are."""
+        """The location of the chunks."""
         return self._store.uri(stream_folder(self.artifact_id))
 
     @property
     def bytes_written(self) -> int:
-        """The size of all chunks: what a checkpoint has to keep."""
+        """The size of all chunks, which a checkpoint must keep."""
         return self._bytes_written
 
     def read(self) -> bytes:
-        """Return what is written so far."""
+        """Return the bytes written so far."""
         return b"".join(self._chunks)
 
     def append(self, chunk: str | bytes) -> int:
@@ -242,9 +242,9 @@ class ArtifactStream:
         return artifact
 
     def _report_again(self) -> None:
-        """Report what a continued stream begins with: its first process may have lost events.
+        """Report the beginning of a continued stream: its first process may have lost events.
 
-        Its chunks count as one, which also says that what lay behind it was cut off.
+        The existing chunks count as one, which also says that later bytes were cut off.
         """
         if self._is_reported:
             return
@@ -272,7 +272,7 @@ def new_artifact_id() -> str:
 
 
 class Reporter(Protocol):
-    """What artifacts need of a session."""
+    """The part of a session that artifacts use."""
 
     def emit(self, payload: Payload, *, occurred_at: datetime | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Send an event; see `Session.emit`."""
@@ -320,7 +320,8 @@ class ArtifactLibrary:
         """Return a body by its artifact, its reference, or the reference's text.
 
         Raises `Invalid` for a text that is no reference, `ArtifactMissing`, `Unavailable`,
-        `ArtifactDeleted` if it has expired, and `ArtifactDamaged` if it does not have its hash.
+        `ArtifactDeleted` if the artifact has expired, and `ArtifactDamaged` if the body does not
+        have its hash.
         """
         found = ArtifactReference.parse(artifact) if isinstance(artifact, str) else artifact
         name = body_name(found.sha256)
@@ -348,9 +349,9 @@ class ArtifactLibrary:
         Args:
             session: Where its events are sent.
             artifact_type: As for `save`.
-            artifact_id: Of the stream to continue; None begins one, which sends `artifact_created`.
-            bytes_written: As the last checkpoint has it: what lies behind it is cut off. None takes
-                all that was written.
+            artifact_id: The stream to continue; None begins one, which sends `artifact_created`.
+            bytes_written: The position of the last checkpoint: later bytes are cut off. None keeps
+                all bytes that were written.
             metadata: As in `Session.emit`.
 
         Raises `Invalid` if `bytes_written` is not at the end of a chunk, `Unavailable`, or as

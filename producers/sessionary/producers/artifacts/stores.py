@@ -1,7 +1,7 @@
-"""Where the bodies of artifacts are: a local folder, or any URL that fsspec knows.
+"""Stores of artifacts' bodies: a local folder, or any URL that fsspec knows.
 
-A name has parts that are joined with `/`. A body that can be read is whole: a writer that dies
-leaves none under the name.
+A name has parts that are joined with `/`. A readable body is complete: a writer that dies leaves
+none under the name.
 """
 
 import os
@@ -25,7 +25,7 @@ class ArtifactStore(Protocol):
     """Bodies by name. Thread-safe."""
 
     def uri(self, name: str) -> str:
-        """Return where a body is, for people and other programs."""
+        """Return the location of a body, for people and other programs."""
         ...
 
     def write(self, name: str, body: bytes) -> None:
@@ -63,7 +63,7 @@ class FolderStore:
         return self._path(name).as_uri()
 
     def write(self, name: str, body: bytes) -> None:
-        """Write a file, and make it durable before it gets its name. Raises `Unavailable`."""
+        """Write a file, and make it durable before its final name is set. Raises `Unavailable`."""
         path = self._path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ class FsspecStore:
             return call()
         except FileNotFoundError:
             raise ArtifactMissing(self.uri(name)) from None
-        except Exception as error:  # each file system of fsspec has errors of its own
+        except Exception as error:  # each file system of fsspec has its own errors
             raise _unavailable(self.uri(name), error) from error
 
 

@@ -1,9 +1,9 @@
-"""The core of a client: what it makes once per process, and what it shares with other tenants.
+"""The core of a client: its parts per process, and those shared with other tenants.
 
 Threads, connections, files and sequence numbers are made once per process. In a forked child none
-of these work: threads do not exist there, and files and numbers are the
-parent's. So a fork parts the child's copy of the client from them, and its first use makes new ones
-(POSIX leaves a child of a process with threads little else: no lock may be taken in between).
+of these work: threads do not exist there, and files and numbers are the parent's. So a fork
+separates the child's copy of the client from these parts, and its first use makes new ones. POSIX
+permits a child of a process with threads little else: no lock may be taken in between.
 """
 
 import contextlib
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
 
 
-# Asks the control API once whether it takes the token, so that a wrong one is known at the start.
+# Asks the control API once whether it accepts the token, so that a wrong one is known at the start.
 #
-# Without this an agent would hear of it from its first `resume`, which may be days later.
+# Without this an agent would find out at its first `resume`, which may be days later.
 
 
 REFUSED_TOKEN = "control_authentication"
@@ -73,7 +73,7 @@ def start_token_check(control: Control, on_error: OnError) -> threading.Thread:
         except AuthenticationFailed as error:
             on_error(error)
         except SessionaryError:
-            pass  # unknown, as it should be; or nothing answers, which the verb that waits will tell
+            pass  # unknown, as it should be; or no answer, which the waiting verb will report
 
     thread = threading.Thread(target=check_token, name="sessionary-token-check", daemon=True)
     thread.start()
@@ -81,7 +81,7 @@ def start_token_check(control: Control, on_error: OnError) -> threading.Thread:
 
 
 class TenantGate(SendGate):
-    """Open while it and the gate of the shared client are open; of the parent if that one is."""
+    """Open while this gate and the shared client's are open; the parent's if that one is."""
 
     __slots__ = ("_own", "_shared")
 
@@ -110,12 +110,12 @@ class ClientCore:
     Thread-safe.
 
     Attributes:
-        producer_id: In the envelope of its events; a forked child has another one.
+        producer_id: The producer id in its events' envelopes; a forked child has another one.
         gate: Shut once the client is closed.
-        ports: Kafka and the control API, or what replaces them.
+        ports: Kafka and the control API, or their replacements.
         heartbeats: The timer of all sessions of the process.
         watch: Asks about the sessions of this client.
-        services: What those sessions share.
+        services: The services that those sessions share.
     """
 
     producer_id: str
@@ -139,11 +139,11 @@ class ClientCore:
 
         Args:
             tenant_id: The tenant.
-            identity: Of the client's events.
+            identity: The identity in the client's events.
             settings: The client's.
             callbacks: The user's.
             given_ports: Replace Kafka and the control API.
-            artifacts: Keeps what is too large for events.
+            artifacts: Keeps values that are too large for events.
             shared: The core whose producer this one uses.
 
         Raises:
@@ -199,7 +199,7 @@ class ClientCore:
         return self.gate.open
 
     def _open_ports(self) -> None:
-        """Make what belongs to one process: threads, connections, files, sequence numbers."""
+        """Make the parts of one process: threads, connections, files, sequence numbers."""
         shared = self._shared
         with contextlib.nullcontext() if shared is None else shared.opening:
             if shared is None:
@@ -353,7 +353,7 @@ class ClientCore:
         requests.start(self.acceptor)
 
     def begin_stop(self) -> None:
-        """Tell what works on threads of its own to stop; wait for nothing."""
+        """Signal all parts with a dedicated thread to stop; wait for nothing."""
         for tenant in self._list_tenants():
             tenant.begin_stop()
         if self.acceptor is not None:
@@ -374,7 +374,7 @@ class ClientCore:
         self._try_step(lambda: requests.close(timeout_s))
 
     def stop_work(self, deadline: float) -> None:
-        """Wait for what still sends events: clean-ups, and verdicts on sessions that were left."""
+        """Wait for the remaining senders: clean-ups, and verdicts on sessions that were left."""
         for tenant in self._list_tenants():
             tenant.stop_work(deadline)
         if self.acceptor is not None:
@@ -438,7 +438,7 @@ class ClientCore:
     def open_follower(
         self, session_id: str, find_after: Callable[[], LogPosition | None], timeout_s: float | None
     ) -> SessionFollower:
-        """Return what follows a session, and ends with the client.
+        """Return a follower of a session, which ends with the client.
 
         Raises as `SessionClient.follow` does.
 
@@ -491,7 +491,7 @@ class ClientCore:
     def new_emitter(
         self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False
     ) -> Emitter:
-        """Return what sends the events of a session. Raises `ClientClosed`."""
+        """Return the emitter of a session's events. Raises `ClientClosed`."""
         self.reopen_in_child()
         if not self.gate.open:
             raise self.closed_error()

@@ -1,4 +1,4 @@
-"""How a client makes sessions, attaches to those that exist, and finds out about any."""
+"""Makes a client's sessions, attaches to existing ones, and reads any."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
 
 
-# How a client is opened by the names and settings that a user gives.
+# Opens a client by the names and settings of a user.
 
 
 # The client's library of artifacts, by the place that a user names.
@@ -69,7 +69,7 @@ def open_client(
     core = ClientCore(checked_name("tenant", tenant_id), identity, given, callbacks, ports, library)
     if given.inherit_in_threads:
         inherit_in_threads()
-    speed_up("sessionary")  # what a verb makes on its way to the spool; all its modules are loaded
+    speed_up("sessionary")  # an event as a verb makes it, up to the spool; this loads all modules
     return core
 
 
@@ -83,7 +83,7 @@ class KnownSession(Protocol):
 
 
 class NewSession(NamedTuple):
-    """What a session is made of, as `SessionClient.create` takes it."""
+    """The parameters of a new session, as `SessionClient.create` takes them."""
 
     user_id: str
     state: Mapping[str, Json] | None

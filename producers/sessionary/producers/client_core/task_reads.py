@@ -1,4 +1,4 @@
-"""What a client reads of tasks. A task's id alone is enough, in any process of its tenant."""
+"""A client's reads of tasks. A task's id is sufficient, in any process of its tenant."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 
-# What a client is notified of a task, as documents; pure.
+# The documents about a task that a client gets; pure.
 
 
 NOT_FOUND: Final = "task not found"
@@ -47,8 +47,8 @@ def status_answer(task_id: str, view: TaskView | None) -> dict[str, Json]:
 def result_answer(task_id: str, view: TaskView | None, load: Callable[[str], Json]) -> dict[str, Json]:
     """Return the result of a completed task: task_id, status and result; or an error.
 
-    `load` returns what the JSON of a result stands for; its errors are raised. The result of a
-    task that has an artifact instead is `{"artifact_id": …}`.
+    `load` returns the value that the JSON of a result represents; its errors are raised. The result
+    of a task that has an artifact instead is `{"artifact_id": …}`.
     """
     if view is None:
         return {"error": NOT_FOUND}
@@ -86,7 +86,7 @@ class TaskReads:
             return {"error": GONE}
 
     def intermediate_results(self, task_id: str) -> dict[str, Json]:
-        """Return what a task saved so far: `{"task_id", "status", "results"}`."""
+        """Return the results that a task saved so far: `{"task_id", "status", "results"}`."""
         try:
             view = self.find(task_id)
             if view is None:
@@ -96,7 +96,7 @@ class TaskReads:
             return {"error": GONE}
 
     def find(self, task_id: str) -> TaskView | None:
-        """Return all that is known of a task, its error too; None if it is unknown."""
+        """Return the known state of a task, with its error; None if the task is unknown."""
         return self._ask_task(task_id, TaskQuestion(after=self._core.services.task_positions.get(task_id)))
 
     def watch(self, task_id: str) -> Iterator[TaskView]:

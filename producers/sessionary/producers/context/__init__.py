@@ -1,8 +1,8 @@
-"""Which session runs the current code, and what its events say of the work that they belong to.
+"""The session that runs the current code, and the fields of its events about their work.
 
-Knows sessions and clients by what they need only; `session` and the clients are above it:
+Uses sessions and clients by protocols only; `session` and the clients are above this package:
 
-    scope                 what the current code runs in; threads inherit it
+    scope                 the scope of the current code; threads inherit it
     event_metadata        envelope fields that verbs take, and those that a block adds
     reported_block        a block that is reported to its session, and the events of calls
     model_call            `session.llm`: one call of a model

@@ -23,7 +23,7 @@ _NETWORK_ERRNOS = frozenset(
         *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE),
     }
 )
-# Errors of the network and of time-outs that are of no built-in class, by package and class.
+# Errors of networks and time-outs without a built-in class, by package and class.
 _NETWORK_CLASSES = frozenset(
     {
         ("socket", "gaierror"),
@@ -69,8 +69,9 @@ def is_retryable(error: BaseException) -> bool:
 def had_no_effect(error: BaseException) -> bool:
     """Return whether a retryable failure is certain to have changed nothing.
 
-    If the error says so itself (`retryable` is True), if the service took no request (429), or if
-    there was no connection. After a time-out or a fault of the server it may have taken effect.
+    This is so if the error says so itself (`retryable` is True), if the service took no request
+    (429), or if there was no connection. After a time-out or a fault of the server, the call may
+    have taken effect.
     """
     if isinstance(getattr(error, "retryable", None), bool):
         return True
@@ -102,7 +103,7 @@ def error_message(error: BaseException) -> str:
 def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> ErrorInfo:
     """Return `error` as an event carries it.
 
-    If `retryable` is None, `is_retryable` tells. An `ErrorInfo` is returned as it is.
+    If `retryable` is None, `is_retryable` decides. An `ErrorInfo` is returned unchanged.
     """
     if isinstance(error, ErrorInfo):
         return error

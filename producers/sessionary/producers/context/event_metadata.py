@@ -10,8 +10,8 @@ from sessionary.producers.errors import Invalid
 
 # The trace context of the current OpenTelemetry span, without a need for OpenTelemetry.
 #
-# A program that has spans has imported its API. So the API is looked for among the modules that
-# are loaded: it is never imported, and where it is absent a look-up costs well under 1 µs.
+# A program with spans has imported the API of OpenTelemetry. So the API is looked up among the
+# loaded modules: it is never imported, and where it is absent a look-up costs well under 1 µs.
 
 
 OPENTELEMETRY: Final = "opentelemetry.trace"  # the module of the API
@@ -35,7 +35,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class BlockMetadata(TypedDict, total=False):
-    """What `Session.metadata` adds to each event of a block.
+    """The fields that `Session.metadata` adds to each event of a block.
 
     Attributes:
         run_id: The run that the event belongs to.
@@ -54,7 +54,7 @@ class BlockMetadata(TypedDict, total=False):
 
 
 class EventMetadata(BlockMetadata, total=False):
-    """What every verb takes beside its own arguments, by keyword.
+    """The keyword arguments that every verb takes in addition to its own.
 
     Attributes:
         run_id: The run that the event belongs to.

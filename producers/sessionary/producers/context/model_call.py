@@ -103,7 +103,7 @@ class ModelCall(ReportedBlock):
             self._began_s = self._share.now_s()
 
     def _find_late(self, error: BaseException | None) -> ModelTimeout | None:
-        """Return what is said of a call that has an answer, if it took longer than its share."""
+        """Return the remark on an answered call, if it took longer than its share."""
         share = self._share
         if error is not None or share is None or (share.now_s() - self._began_s) * 1_000 <= share.limit_ms:
             return None

@@ -30,10 +30,10 @@ class CallEvents(NamedTuple):
     """The payloads of one call.
 
     Attributes:
-        started: At its start.
-        succeeded: At its end; takes the duration in ms.
-        failed: At its end; takes the error and the duration in ms.
-        step_id: The step that the call is, if it is one.
+        started: Payload for the start.
+        succeeded: Payload for a success; takes the duration in ms.
+        failed: Payload for a failure; takes the error and the duration in ms.
+        step_id: The id of the step, if the call is one.
     """
 
     started: Payload
@@ -43,7 +43,7 @@ class CallEvents(NamedTuple):
 
 
 def tool_events(name: str, *, side_effect: bool) -> CallEvents:
-    """Return the events of a tool call. Its end is accepted while the session is held, too."""
+    """Return the events of a tool call. The end is accepted while the session is held, too."""
     call_id, tool = str(uuid.uuid4()), name[:NAME_CHARACTERS_MAX]
     return CallEvents(
         ToolCallStarted(call_id, tool, call_id, "{}", 1, side_effect=side_effect, queryable=False),
@@ -55,7 +55,7 @@ def tool_events(name: str, *, side_effect: bool) -> CallEvents:
 def step_events(name: str) -> CallEvents:
     """Return the events of work that is reported as a step, with a new step id.
 
-    Its attempt is 0: a run keeps no record of it, so that it may happen any number of times.
+    The attempt is 0: a run keeps no record of such a step, so it may happen any number of times.
     """
     step = name[:NAME_CHARACTERS_MAX]
     return CallEvents(
@@ -84,7 +84,7 @@ class ReportedCall:
 
     @property
     def inner_metadata(self) -> EnvelopeFields:
-        """The metadata of what happens during the call."""
+        """The metadata of events during the call."""
         return EnvelopeFields(step_id=self._fields.step_id, causation_id=self._start_id)
 
     def send_start(self) -> None:
@@ -109,7 +109,7 @@ class ReportedCall:
 
 
 class ReportedBlock(ABC):
-    """Base of what a block reports. Use an instance once; `async with` never blocks the loop.
+    """Base of reported blocks. Use an instance once; `async with` never blocks the loop.
 
     The events that the session sends in the block have `_inner_metadata()`.
     """
@@ -126,7 +126,7 @@ class ReportedBlock(ABC):
 
     @abstractmethod
     def _report_end(self, error: BaseException | None) -> None:
-        """Send the end; `error` is what the block raised. Raises as `Session.emit` does."""
+        """Send the end; `error` is the block's exception. Raises as `Session.emit` does."""
 
     @abstractmethod
     def _inner_metadata(self) -> EnvelopeFields:
@@ -176,7 +176,7 @@ class ReportedBlock(ABC):
 async def start_off_loop(
     reporter: CallReporter, start: Callable[[], None], end: Callable[[BaseException], None]
 ) -> None:
-    """Call `start`, in a thread if it may block; raises what it raises.
+    """Call `start`, in a thread if it may block; raises as `start` does.
 
     If the caller is cancelled meanwhile, `end` follows it, with what cancelled the caller.
     """
@@ -191,7 +191,7 @@ async def start_off_loop(
 async def send_off_loop(reporter: CallReporter, send: Callable[[], None]) -> None:
     """Call `send`, in a thread if it may block, even if the caller is cancelled meanwhile.
 
-    Raises what it raises.
+    Raises as `send` does.
     """
     if reporter.may_block:
         from sessionary.producers.process.off_loop import run_anyway  # loads asyncio, as this runs

@@ -1,4 +1,4 @@
-"""Heartbeats of an attached run while it is silent, with the time that it has taken so far."""
+"""Heartbeats of an attached run while it is silent, with its duration so far."""
 
 import threading
 from collections.abc import Callable
@@ -12,8 +12,8 @@ BEAT_S: Final = 5.0  # transports between an agent and its user end silent conne
 class RunBeats:
     """Beats from `start` to `stop`: each `BEAT_S` in which the session sent no event. Thread-safe.
 
-    It is used once: after `stop` it never begins. `stop` waits for a beat that is being sent, never
-    for the next one: no beat comes after what is sent once it returned.
+    Each object is used once: after `stop` it never begins. `stop` waits for a beat that is being
+    sent, never for the next one. So no beat follows an event that is sent after `stop` returned.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class RunBeats:
         last_number: Callable[[], int],
         now_s: Callable[[], float],
     ) -> None:
-        """Take what beats.
+        """Take the parts that send beats.
 
         Args:
             timer: Says when a beat is due.

@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class CallReporter(NamedTuple):
-    """How calls of models and tools are reported in one session.
+    """Reports calls of models and tools in one session.
 
     Attributes:
         session_id: The session's UUID.
         may_block: `send_event` may wait for room in the queue.
-        is_active: Tells whether the session is Active, as far as the client knows.
+        is_active: Returns whether the session is Active, as far as the client knows.
         send_event: Sends one event, returns its id. Raises as `Session.emit` does.
         on_error: Gets the errors that must not reach the program.
     """
@@ -51,11 +51,11 @@ class AnyCore(Protocol):
     """The `SessionCore` of a session."""
 
     def call_reporter(self) -> CallReporter:
-        """Return how calls of models and tools are reported in the session."""
+        """Return the reporter of calls of models and tools in the session."""
         ...
 
     def recorder(self) -> Any:  # a `Recorder` of `durable`, which is above this folder
-        """Return how work is recorded in the session."""
+        """Return the recorder of work in the session."""
         ...
 
 
@@ -85,13 +85,13 @@ class SessionBlock:
 
 
 class ModelShare(NamedTuple):
-    """What the calls of models in one step may take, and which of them took longer.
+    """The time that calls of models in one step may take, and the calls that took longer.
 
     Attributes:
         limit_ms: The share of each call, in ms.
-        now_s: The clock by which it is measured; only differences count.
+        now_s: The clock that measures them; only differences count.
         is_retry: The step is tried again because its last attempt was over its share.
-        over: Step ids of the calls that were over it last, by model.
+        over: Step ids of the last calls that exceeded the share, by model.
     """
 
     limit_ms: int
@@ -101,12 +101,12 @@ class ModelShare(NamedTuple):
 
 
 class WorkContext(NamedTuple):
-    """Where recorded work stands: its run, and its step if it is in one.
+    """The place of recorded work: its run, and its step if there is one.
 
-    `recorder` records work in the run's session. `known_calls` is what is known of the run's tool
-    calls by key, as it was resumed. `save_border` takes a tool's name, `before` or `after`, the
-    call's key and the fields of its events, and saves a checkpoint; it raises nothing. `share` is
-    what models may take in a step; None outside any.
+    `recorder` records work in the run's session. `known_calls` has the run's tool calls by key, as
+    known at its resumption. `save_border` takes a tool's name, `before` or `after`, the call's key
+    and the fields of its events, and saves a checkpoint; it raises nothing. `share` is the time
+    that models may take in a step; None outside of steps.
     """
 
     recorder: object
@@ -118,7 +118,7 @@ class WorkContext(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What a context inherits: the innermost block, metadata by session id, place of work."""
+    """The inherited part of a context: innermost block, metadata by session id, place of work."""
 
     block: SessionBlock | None = None
     metadata: Mapping[str, EnvelopeFields] = MappingProxyType({})
@@ -164,7 +164,7 @@ def leave_block(block: SessionBlock) -> None:
 def added_metadata(session_id: str, metadata: EnvelopeFields, place: WorkContext | None = None) -> Iterator[None]:
     """Let the events that the session sends in this context carry `metadata`, unless they have own.
 
-    `place`: where the work in this context stands, if it is another place than outside.
+    `place`: the place of the work in this context, if it differs from the outer one.
     """
     scope = _scope.get()
     outer = scope.metadata.get(session_id)
@@ -180,7 +180,7 @@ def added_metadata(session_id: str, metadata: EnvelopeFields, place: WorkContext
 
 
 def join_fields(own: EnvelopeFields, inherited: EnvelopeFields) -> EnvelopeFields:
-    """Return `own`, with what it lacks from `inherited`."""
+    """Return `own`, with its missing fields from `inherited`."""
     return inherited._replace(**{name: value for name, value in own._asdict().items() if value is not None})
 
 
@@ -224,7 +224,7 @@ if hasattr(os, "register_at_fork"):
 # with an empty one before Python 3.14, and the threads of a pool serve many sessions. So two
 # methods of the standard library are wrapped, once in a process: `Thread.start` and
 # `ThreadPoolExecutor.submit`. Outside a session the wrappers only look at one context variable.
-# They carry this variable and no other, so that no other library's context changes.
+# Inside, they carry only this variable, so that no other library's context changes.
 
 
 _lock = threading.Lock()

@@ -22,16 +22,15 @@ _Function = Callable[..., Any]
 def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
     """Decorate a function so that each call is reported in the current session.
 
-    For functions, coroutine functions, generators and asynchronous generators. What the function
-    takes, returns and raises stays as it is, and its arguments and results are not reported. A
-    call outside any session is not reported. What goes wrong with a report goes to the client's
-    `on_error`.
+    For functions, coroutine functions, generators and asynchronous generators. The function's
+    arguments, result and exceptions are unchanged, and not reported. A call outside any session is
+    not reported. Errors of reporting go to the client's `on_error`.
 
     A call of kind `tool` becomes the events `tool_call_started`, then `tool_call_succeeded` or
     `tool_call_failed`. A call of any other kind becomes `step_started`, then `step_succeeded` or
-    `step_failed`, with the kind and the name as the step's name. Each has the duration; a failed
-    one the error. Events that the session sends during the call, not in a generator, name the
-    call's first event as their cause.
+    `step_failed`, with the kind and the name as the step's name. The last event has the duration,
+    and on failure the error. Events that the session sends during the call, not in a generator,
+    name the call's first event as their cause.
 
     Args:
         kind: `tool`, or a word of your own.

@@ -6,6 +6,6 @@ First the way of a verdict, then that of a request:
     kept_connections    the connections to the control API, which stay open between requests
     http_runs           asks it for runs, their steps and their tool calls
     http_follows        opens streams of sessions' states there, and reads them
-    request_consumer    reads the requests for this service from Kafka, commits what is answered
+    request_consumer    reads the requests for this service from Kafka, commits answered ones
     cleanup_responder   answers clean-up requests; finds the data classes of their sessions
 """

@@ -56,7 +56,7 @@ CleanupHandler = Callable[[CleanupRequest], Iterable[CleanupAction] | None]
 """Releases what a session held; returns what was done, or None if all of `request.actions` were."""
 ANSWERED_MAX = 10_000
 _DETAIL_LENGTH_MAX = 1_000
-# Reasons of requests for sessions that go on: they can be resumed, or work at another service.
+# Reasons of requests for sessions that continue: they can resume, or work at another service.
 _GOES_ON = frozenset({"inactive", "idle", "max_duration", "migrated"})
 
 
@@ -165,7 +165,7 @@ class CleanupResponder:
             emitter.forget_sequence()  # an ended session says nothing after it
 
     def _send_clearing(self, emitter: Emitter) -> None:
-        """Report that the ended session clears its context, after it released its resources."""
+        """Report that the ended session clears its context, after its resources were released."""
         try:
             emitter.emit(SessionPhaseChanged("clearing"))
         except QueueFull as error:  # the answer is sent; its phase is not worth a retry

@@ -113,7 +113,7 @@ class HttpControl:
         return self.parse_document({"body": body}, lambda found: dict(json.loads(found["body"])), "a list of runs")
 
     def parse_document(self, document: dict[str, Any], parse: Callable[[dict[str, Any]], T], what: str) -> T:
-        """Return what `parse` makes of a document. Raises `Unavailable` if it is not `what`."""
+        """Return the parsed document. Raises `Unavailable` if it is not `what`."""
         try:
             return parse(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -207,7 +207,7 @@ class HttpControl:
             raise Unavailable(f"control API at {self.url}: {error}", 0.5) from None
 
     def error_from(self, about: str, answer: HttpResponse) -> Exception:
-        """Return the error that an answer other than 200 means; `about` names what was asked."""
+        """Return the error that an answer other than 200 means; `about` names the question."""
         return _error_from(about, answer)
 
     def _new_request(

@@ -128,9 +128,7 @@ class HttpStream:
         self._first = self._read_ahead()
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
-        """Return what is reported next, in order; nothing after `timeout_s`. Raises
-        `Unavailable`.
-        """
+        """Return the next reports, in order; nothing after `timeout_s`. Raises `Unavailable`."""
         deadline = time.monotonic() + timeout_s
         with self._reading:
             return self._read_states(deadline)
@@ -183,7 +181,7 @@ class HttpStream:
         return b""
 
     def _receive(self) -> bytes | None:
-        """Return what has arrived; none at the end; None if nothing has."""
+        """Return the bytes that have arrived; none at the end; None if there are none yet."""
         first, self._first = self._first, b""
         if first:
             return first
@@ -193,7 +191,7 @@ class HttpStream:
             return None
 
     def _read_ahead(self) -> bytes:
-        """Return what was read together with the headers."""
+        """Return the bytes that were read together with the headers."""
         try:
             return self._answered.answer.fp.read1(_READ_BYTES)
         except (ssl.SSLWantReadError, BlockingIOError):
@@ -216,7 +214,7 @@ class ArchivedStream:
     """`StateStream` of a session that is archived already."""
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
-        """Return that at once."""
+        """Return the archived state at once."""
         return (FollowedState(None),)
 
     def close(self) -> None:

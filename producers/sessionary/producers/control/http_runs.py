@@ -1,4 +1,4 @@
-"""Runs, what belongs to them, and conversations by the control API over HTTP."""
+"""Runs with their parts, and conversations, by the control API over HTTP."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -85,7 +85,7 @@ class HttpRuns:
     def fetch_agent_view(
         self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
     ) -> AgentViewRead | None:
-        """Return an agent and what it sees; None if it is not registered."""
+        """Return an agent's view; None if the agent is not registered."""
         path = _path(session_id, None, "agents", agent_id)
         return self._fetch(path, after, timeout_s, parse_agent_view, f"agent {agent_id}")
 
@@ -168,7 +168,7 @@ def parse_call(body: dict[str, Any]) -> CallView:
 
 
 def parse_execution(body: dict[str, Any]) -> ExecutionView:
-    """Return what a session is at in the API's JSON. Raises `KeyError`, `TypeError`."""
+    """Return the work of a session in the API's JSON. Raises `KeyError`, `TypeError`."""
     runs = [RunAtWork(parse_run(each), parse_steps(each), parse_calls(each)) for each in body["runs"]]
     return ExecutionView(runs, parse_calls(body))
 
@@ -205,6 +205,6 @@ def parse_agent(body: dict[str, Any]) -> AgentRecord:
 
 
 def parse_agent_view(body: dict[str, Any]) -> AgentViewRead:
-    """Return an agent and what it sees in the API's JSON. Raises `KeyError`, `TypeError`."""
+    """Return an agent's view in the API's JSON. Raises `KeyError`, `TypeError`."""
     results = [SharedView(*(each[name] for name in SharedView._fields)) for each in body["results"]]
     return AgentViewRead(parse_agent(body["agent_state"]), results, list(body["dependencies"]))

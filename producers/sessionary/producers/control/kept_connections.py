@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """What a server answered."""
+    """A server's answer."""
 
     status: int
     reason: str
@@ -59,12 +59,12 @@ class _Idle(NamedTuple):
 
 
 class KeptConnections:
-    """Sends requests to one server. Thread-safe; a child of a fork opens connections of its own.
+    """Sends requests to one server. Thread-safe; a forked child opens its own connections.
 
-    A request takes an idle connection, or opens one, and has it alone. Proxies are those of the
-    environment, as `urllib.request` finds them; whether the server is asked without one is looked
-    up by the first request, because macOS and Windows may ask for the server's address. Redirects
-    are not followed: they would take the token along.
+    A request takes an idle connection, or opens one, and has exclusive use of it. Proxies are those
+    of the environment, as `urllib.request` finds them; whether the server is asked without one is
+    looked up by the first request, because macOS and Windows may ask for the server's address.
+    Redirects are not followed: they would take the token along.
     """
 
     def __init__(self, url: str, tls: ssl.SSLContext | None, answer_bytes_max: int) -> None:
@@ -104,7 +104,7 @@ class KeptConnections:
         return self._send_on(self._open(timeout_s), request, timeout_s)
 
     def open_stream(self, request: Request, timeout_s: float) -> OpenResponse:
-        """Send a request on a connection of its own; return the answer, whose body is not read yet.
+        """Send a request on a separate connection; return the answer, whose body is not read yet.
 
         The caller closes it. `timeout_s` bounds each wait for the network. Raises `OSError`,
         `HTTPException`.
@@ -150,7 +150,7 @@ class KeptConnections:
     def _take_idle(self) -> HTTPConnection | None:
         """Return the connection that was used last, if the server has not closed it."""
         if self._owner_pid != os.getpid():
-            # The parent goes on with its connections; closing this copy does not end them.
+            # The parent keeps using its connections; closing this copy does not end them.
             _close_all(self._idle)
             self._owner_pid = os.getpid()
         while True:

@@ -3,8 +3,8 @@
 The offset of a request is committed once its answer has its position in the log. A record that this
 version cannot read may be a request: it stops its partition, and is left to a newer client.
 
-A client of librdkafka may lose its last broker for ever. A consumer that reads nothing of a log
-that goes on, or gets no assignment, is replaced; each partition begins at the group's offset.
+A librdkafka client may lose its last broker for ever. A consumer is replaced if it reads nothing
+although the log grows, or if it gets no assignment. Each partition begins at the group's offset.
 """
 
 import threading
@@ -47,7 +47,7 @@ class RequestConsumer(Protocol):
         on_revoke: RebalanceCallback,
         on_lost: RebalanceCallback,
     ) -> None:
-        """Join the group; the callbacks name what is assigned, revoked and lost."""
+        """Join the group; the callbacks name assigned, revoked and lost partitions."""
         ...
 
     def consume(self, num_messages: int, timeout: float) -> list[Message]:
@@ -78,7 +78,7 @@ class RequestConsumer(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group; revokes what is assigned."""
+        """Leave the group; revokes assigned partitions."""
         ...
 
 
@@ -86,17 +86,17 @@ def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
     """Return a consumer in a group; it connects in the background."""
     return Consumer(
         {
-            # The log's end tells the position of a partition without new requests.
+            # The log's end shows the position of a partition without new requests.
             **settings.reader_config_of(group_id),
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 100,
-            # What a killed process was to answer is another's after so long, and not after 45 s.
+            # Another process takes over a killed one's requests after so long, not after 45 s.
             "session.timeout.ms": _SESSION_TIMEOUT_MS,
         }
     )
 
 
-# The requests that are read and not answered yet, and what may be committed.
+# The requests that are read and not answered yet, and the offsets to commit.
 
 
 ServiceRequest = CleanupRequest | TaskRequest | MigrationRequest
@@ -158,7 +158,7 @@ class RequestBacklog:
 
     @property
     def next_offsets(self) -> Mapping[int, int] | None:
-        """The next offset of each assigned partition that goes on; None without an assignment."""
+        """The next offset of each assigned, running partition; None without an assignment."""
         if self._next_offsets is None:
             return None
         return {number: offset for number, offset in self._next_offsets.items() if number not in self._stopped}
@@ -169,18 +169,18 @@ class RequestBacklog:
         return sorted(self._stopped)
 
     def begin_assignment(self, partitions: Iterable[int]) -> None:
-        """Start with these partitions; what was open is read again."""
+        """Start with these partitions; open requests are read again."""
         self.waiting = []
         self._stopped.clear()
         self._next_offsets = dict.fromkeys(partitions, _NOT_READ)
 
     def end_assignment(self) -> None:
-        """Forget all partitions: their next owner reads again what is not committed."""
+        """Forget all partitions: their next owner reads uncommitted records again."""
         self.begin_assignment(())
         self._next_offsets = None
 
     def takes_from(self, partition: int) -> bool:
-        """Return whether the partition is assigned and goes on."""
+        """Return whether the partition is assigned and running."""
         return partition not in self._stopped and partition in (self._next_offsets or ())
 
     def add_request(self, partition: int, offset: int, request: ServiceRequest | None) -> None:
@@ -194,11 +194,11 @@ class RequestBacklog:
             self._next_offsets[partition] = offset
 
     def stop_partition(self, partition: int) -> None:
-        """Take nothing more from a partition; what was taken before is still answered."""
+        """Take nothing more from a partition; earlier requests are still answered."""
         self._stopped.add(partition)
 
     def take_answered(self) -> dict[int, int]:
-        """Drop what is answered; return by partition the offset to commit.
+        """Drop answered requests; return by partition the offset to commit.
 
         A partition is committed up to its first request without an answer.
         """
@@ -305,7 +305,7 @@ class KafkaRequestConsumer:
 
     @property
     def state(self) -> ReaderState:
-        """What the loop is at, on any thread: while it hangs, too."""
+        """The loop's current activity, on any thread; also while the loop hangs."""
         return ReaderState(self._clock_s() - self._turned_s, self._waits, self._backlog.stopped_partitions)
 
     @property
@@ -360,9 +360,9 @@ class KafkaRequestConsumer:
         self._check_progress()
 
     def _close_consumer(self) -> None:
-        """Leave the group. It may hang, so `close` does not wait for it for ever.
+        """Leave the group. This may hang, so `close` does not wait without a limit.
 
-        Not in a thread of its own: none can be started while the interpreter exits.
+        Not on a separate thread: none can be started while the interpreter exits.
         """
         if not self._joined:
             return
@@ -400,7 +400,7 @@ class KafkaRequestConsumer:
             self._stop.wait(pause_s)
             return
         assignments = self._assignments
-        # A call for several records waits until it has them all, or its time is over.
+        # A call for several records waits until all have come, or its time is over.
         messages = self._consumer.consume(1, pause_s)
         messages += self._consumer.consume(room - 1, 0.0)
         self._stuck.note_fetch(drained=len(messages) < room)
@@ -499,7 +499,7 @@ class KafkaRequestConsumer:
         self._join_group()
 
     def _leave_group(self, waits: str) -> None:
-        """Give the consumer up; what it has read and not answered is read again.
+        """Give the consumer up; requests that it read and did not answer are read again.
 
         `waits` says why no request is taken until another consumer has an assignment.
         """

@@ -285,7 +285,7 @@ class DirectTransport:
             self._close_begun = True
         try:
             left = self._wait_acknowledged(timeout_s - min(_THREADS_S, timeout_s * _THREADS_PART))
-        except BaseException:  # an interrupt of the user: the next call goes on
+        except BaseException:  # an interrupt of the user: the next call continues
             self._close_begun = False
             raise
         with self._queueing, self._lock:
@@ -307,7 +307,7 @@ class DirectTransport:
 
     def _stop_threads(self, deadline: float) -> None:
         self._kafka.close(deadline - time.monotonic())
-        self._settle_reports()  # counts what was purged as failed
+        self._settle_reports()  # counts purged events as failed
         with self._queueing:
             left = [(event, Receipt(None, None, "the client was closed")) for event in self._open.values()]
             self._open.clear()
@@ -337,7 +337,7 @@ class DirectTransport:
                     continue  # sent again; if the broker has it, the processor drops the duplicate
                 if error is not None and _is_fatal(error):
                     fatal = error
-                    break  # what follows is sent again too, behind this event
+                    break  # later events are sent again too, after this one
                 if error is not None:
                     failures.append(error)
                 del self._open[attempt.event.record.event_id]

@@ -61,7 +61,7 @@ class SendGate:
         self.of_parent = False  # a forked child looks at it: sessions made before are its parent's
 
     def closed_error(self) -> ClientClosed:
-        """Return what a verb raises while the gate is shut."""
+        """Return the error of a verb while the gate is shut."""
         if self.of_parent:
             return ClientClosed(
                 "the session was made before the fork, by the parent process; attach to it, or make a new one"
@@ -84,7 +84,7 @@ class Emitter:
         data_classes: Sequence[DataClass] = (),
         registry: SequenceRegistry | None = None,
     ) -> None:
-        """`registry`: where `sequence` is kept until the session has ended, if it is kept."""
+        """`registry`: keeps `sequence` until the session has ended; None: it is not kept."""
         self._transport = transport
         self._registry = registry
         self.gate = gate
@@ -139,16 +139,17 @@ class Emitter:
             self._sequence.renew_producer()
 
     def forget_sequence(self) -> None:
-        """Let the client forget the sequence once all events are settled: the session has ended.
+        """Forget the sequence once all events are settled: the session has ended.
 
-        Further events of this object go on with it. Others begin one with a new producer id.
+        Further events of this object continue the sequence. Other objects begin one with a new
+        producer id.
         """
         if self._registry is not None:
             registry, key, sequence = self._registry, self.key, self._sequence
             sequence.forget_when_settled(lambda: registry.forget_sequence(key, sequence))
 
     def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
-        """Let the session's further events carry these classes too."""
+        """Add data classes to the session's further events."""
         self._sequence.add_data_classes(data_classes)
 
     def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
@@ -156,7 +157,7 @@ class Emitter:
         return self._sequence.wait_position(timeout_s)
 
     def settled_position(self) -> tuple[int, int] | None:
-        """Return what `ProducerSequence.settled_position` does."""
+        """Return as `ProducerSequence.settled_position` does."""
         return self._sequence.settled_position()
 
     def emit(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None) -> str:
@@ -241,9 +242,9 @@ class Emitter:
         return OutRecord(self.key_bytes, value, headers, *ids, trace)
 
     def _see_event(self, payload: Payload, facts: tuple[object, ...]) -> None:
-        """Count an event that no template makes; once it has come often, make one of its class.
+        """Count an event without a template; make one for its class once the event is frequent.
 
-        `facts`: what the envelopes say beside what differs from event to event.
+        `facts`: the fields of the envelopes that do not differ from event to event.
         """
         if facts != self._template_facts:
             self._template_facts = facts
@@ -290,7 +291,7 @@ class Emitter:
         )
 
     def _check_event(self, event: Event, value: bytes) -> None:
-        """Raise `Invalid` for a value that is out of bounds, or too many bytes."""
+        """Raise `Invalid` for a value out of bounds, or for too many bytes."""
         if detail := find_invalid_value(event):
             raise Invalid("invalid_value", f"{event.envelope.event_type}: {detail}")
         if len(value) > VALUE_BYTES_MAX:

@@ -5,7 +5,7 @@ A broker that does not know a producer on a partition takes whatever sequence nu
 batches. If the first one is refused for a moment, because too few replicas are in sync, and the
 second one is taken, the first never gets in. librdkafka reports it as delivered all the same,
 without an offset, because a later batch was acknowledged. Once a batch is acknowledged the broker
-knows the producer, and refuses what comes out of order.
+knows the producer, and refuses records out of order.
 """
 
 import threading
@@ -84,7 +84,7 @@ class FirstRecords:
 
     def produce(self, record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
         """Queue a record, or hold it back; never blocks. Raises `BufferError`, `KafkaException`."""
-        # Without the lock: a partition becomes known only after what was held back is queued.
+        # Without the lock: a partition becomes known only after the held records are queued.
         partitions = self._partitions
         if partitions is not None and (
             len(self._known) == partitions or _place_of(record.key, partitions) in self._known
@@ -95,7 +95,7 @@ class FirstRecords:
             self._produce_locked(_Held(record, on_delivery, self._clock()))
 
     def release(self) -> None:
-        """Queue what waited for a first record that is acknowledged. May block for a moment."""
+        """Queue the records that waited for an acknowledged first record. May block briefly."""
         if self._clock() >= self._trusted_until_s:
             self._known, self._trusted_until_s = set(), self._clock() + _TRUSTED_S
         if not self.answered and not self._unfinished:
@@ -163,7 +163,7 @@ class FirstRecords:
                 self._try_next(place)
 
     def _release_place(self, place: int) -> None:
-        """Queue what is held back for a partition, as the broker knows the producer there."""
+        """Queue the records held back for a partition, as the broker knows the producer there."""
         held = self._held[place]
         while held:
             try:

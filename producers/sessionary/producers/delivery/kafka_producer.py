@@ -36,7 +36,7 @@ _WAITING = ("msgq_cnt", "xmit_msgq_cnt", "msgs_inflight")
 
 
 class _Progress(NamedTuple):
-    """What a partition last acknowledged, and since when that has not changed."""
+    """The last acknowledgement of a partition, and since when it has not changed."""
 
     acknowledged: int
     since_s: float
@@ -104,7 +104,7 @@ _AUTHORISATION = frozenset(
 
 
 def named_error(error: KafkaError, settings: ProducerSettings) -> AuthenticationFailed | Unavailable:
-    """Return what a librdkafka error means to an agent. The message never holds the password."""
+    """Return a librdkafka error as an agent's error. The message never has the password."""
     if error.code() in _AUTHENTICATION:
         who = f"principal {settings.sasl_username!r}" if settings.sasl_username else "a client without a principal"
         return AuthenticationFailed(f"Kafka at {settings.bootstrap_servers} refuses {who}: {error.str()}")
@@ -196,7 +196,7 @@ class KafkaProducer:
         self._thread.start()
 
     def report_error(self, error: KafkaError) -> None:
-        """Count `error`, and report what it means unless one of its kind was reported before."""
+        """Count `error`, and report it unless one of its kind was reported before."""
         self._count_error(error_reason(error))
         named = named_error(error, self._settings)
         if isinstance(named, AuthenticationFailed):
@@ -223,7 +223,7 @@ class KafkaProducer:
         discard_producer(former)
 
     def close(self, timeout_s: float) -> None:
-        """Stop the poll thread, which drops what is queued within 0.1 s; wait for it that long.
+        """Stop the poll thread, which drops queued records within 0.1 s; wait that long.
 
         No record is taken afterwards.
         """

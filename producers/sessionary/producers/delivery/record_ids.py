@@ -21,7 +21,7 @@ from sessionary.schemas.headers import event_headers
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Envelope
 
-# Values that take the places of what differs from event to event; none occurs in an event.
+# Placeholders for the fields that differ from event to event; none occurs in an event.
 _ANY_ID, _ANY_SEQ, _ANY_TIME = "\0" * 36, 0x7A5B_3C9D_1E2F_4A6B, 0x6B4A_2F1E_9D3C_5B7A
 
 _IDS_PER_READ = 64
@@ -54,7 +54,7 @@ class EventIds:
 
 
 def _random_ends() -> list[str]:
-    """Return what follows the first 32 bits of new ids."""
+    """Return the bits after the first 32 of new ids."""
     text, digits = os.urandom(_RANDOM_BYTES * _IDS_PER_READ).hex(), 2 * _RANDOM_BYTES
     each = (text[at : at + digits] for at in range(0, len(text), digits))
     return [f"-{one[:4]}-4{one[4:7]}-{_VARIANT[one[7]]}{one[8:11]}-{one[12:]}" for one in each]
@@ -66,7 +66,7 @@ class HeartbeatTemplate:
     __slots__ = ("_head", "_headers", "_key", "_middle", "_said", "_tail", "facts")
 
     def __init__(self, record: OutRecord, occurred_at: int, facts: tuple[Any, ...]) -> None:
-        """`facts`: what else the heartbeat says. Raises `ValueError` if a part occurs twice."""
+        """`facts`: the heartbeat's further fields. Raises `ValueError` if a part occurs twice."""
         self.facts = facts
         self._key, self._headers, self._said = record.key, record.headers, record[4:10]
         event_id, moment = record.event_id.encode(), encoded_time(occurred_at)
@@ -123,7 +123,7 @@ class EventTemplate:
     def make_record(self, payload: Payload, seq: int) -> OutRecord | None:
         """Return the record of an event that occurs now.
 
-        None if this template has no place for what it says, or a value is out of bounds.
+        None if this template has no place for its fields, or a value is out of bounds.
         """
         older = self._older
         if older is not None and (payload[older.fields :] == older.defaults) is not self._is_older:
@@ -165,8 +165,8 @@ def _payload_writer(format_: Format) -> Writer:
     return writer
 
 
-_LOW_BITS = 21  # three bytes; in times, what is above them stays the same for a second
-_last_high = (0, b"")  # what is above the low bits of the last time, and its bytes
+_LOW_BITS = 21  # three bytes; the higher bits of a time stay the same for a second
+_last_high = (0, b"")  # the high bits of the last time, and their bytes
 
 
 def encoded_time(number: int) -> bytes:

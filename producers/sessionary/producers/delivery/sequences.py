@@ -31,7 +31,7 @@ class ProducerSequence:
         """`changed` is notified of each receipt; sequences may share one."""
         self.producer_id = producer_id
         self.last = 0
-        self.lost = 0  # events that were not delivered, as far as their receipts tell
+        self.lost = 0  # events that were not delivered, according to their receipts
         self.data_classes: tuple[DataClass, ...] = ()
         self.lock = RLock()
         self._changed = changed or Condition()
@@ -44,7 +44,7 @@ class ProducerSequence:
         self.data_classes = tuple(dict.fromkeys((*self.data_classes, *data_classes)))
 
     def renew_producer(self) -> None:
-        """Go on with a new producer id, from number 1. Hold `lock`."""
+        """Continue with a new producer id, from number 1. Hold `lock`."""
         with self._changed:
             self._settled -= self.last  # receipts of earlier events are still awaited
             self.producer_id, self.last, self._position = new_producer_id(), 0, None

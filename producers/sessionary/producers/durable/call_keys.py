@@ -10,8 +10,8 @@ from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 
-_INTEGER_MAX = 2**53 - 1  # the numbers of JSON are doubles: a larger whole number has no form of its own
-_PLAIN_EXPONENTS = range(-6, 21)  # of numbers that ECMAScript writes without an exponent
+_INTEGER_MAX = 2**53 - 1  # the numbers of JSON are doubles: a larger whole number has no distinct form
+_PLAIN_EXPONENTS = range(-6, 21)  # exponents of numbers that ECMAScript writes without one
 
 
 def canonical_text(value: Any) -> str:
@@ -73,7 +73,7 @@ def _add_members(members: dict[Any, Any], parts: list[str]) -> None:
 
 
 def _utf16_units(text: str) -> bytes:
-    """Return what orders texts by their UTF-16 units, as the RFC demands."""
+    """Return the sort key of a text by UTF-16 units, as the RFC demands."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -126,7 +126,7 @@ def idempotency_key(
         run_id: The run that the call belongs to; None outside of runs.
         step_name: The step that the call belongs to; None outside of steps.
         tool_name: The tool.
-        arguments: What the tool is called with, by name.
+        arguments: The tool's arguments, by name.
 
     Raises:
         Invalid: JSON cannot hold the arguments, or not exactly.

@@ -1,11 +1,11 @@
-"""The errors of recorded work: runs that cannot go on, and tool calls that are not made.
+"""The errors of recorded work: runs that cannot continue, and tool calls that are not made.
 
 SessionaryError
 ├── Invalid
 │   └── ResultTooLarge(value)      a result fits into no event, and no library keeps it
 └── ProducerError
     ├── RunNotFound(run_id)        a run that is to be resumed does not exist
-    ├── RunOver(run_id, state)     a run cannot go on: it failed for good, or was cancelled
+    ├── RunOver(run_id, state)     a run cannot continue: it failed for good, or was cancelled
     ├── QuotaExceeded(limit, tenant_id)  over the tenant's quota of runs, sessions or tokens
     └── ToolCallError(idem_key)    a recorded tool call was not made
         ├── ToolCallInProgress     another process makes it
@@ -24,7 +24,7 @@ from sessionary.schemas.types import ErrorInfo
 class ResultTooLarge(Invalid):
     """A result fits into no event, and the client has no library of artifacts that keeps it.
 
-    It counts as a failure that may pass: with a library, the same work can be done again.
+    Counts as a retryable failure: with a library, the same work can be done again.
 
     Attributes:
         value: The result, so that it is not lost.
@@ -53,12 +53,12 @@ class RunNotFound(ProducerError):
 
 
 class RunOver(ProducerError):
-    """A run cannot go on: it has failed for good, or was cancelled, or is complete.
+    """A run cannot continue: it has failed for good, was cancelled, or is complete.
 
     Attributes:
         run_id: The run.
         state: Its state: `failed`, `cancelled` or `completed`.
-        error: Why it failed, if it did.
+        error: The run's failure, if it failed.
     """
 
     def __init__(self, run_id: str, state: str, error: ErrorInfo | None = None) -> None:
@@ -70,15 +70,16 @@ class RunOver(ProducerError):
 
 
 class QuotaExceeded(ProducerError):
-    """A run or a session did not begin, or a run does not go on: its tenant is over its quota.
+    """A run or a session did not begin, or a run cannot continue: its tenant is over its quota.
 
-    It has as many as it may, or has used its tokens; the audit trail says which.
+    The tenant has its maximum of runs or sessions, or has used its tokens. The audit trail says
+    which.
 
     Attributes:
         run_id: The run; None if it is a session that did not begin.
         limit: The name of the quota: `concurrent_runs` or `live_sessions`.
         tenant_id: The tenant.
-        waited_s: How long it waited in vain, in seconds; None if it was rejected.
+        waited_s: Seconds of waiting in vain; None if the run or session was rejected.
         session_id: The session that did not begin; None if it is a run.
     """
 
@@ -104,7 +105,7 @@ class QuotaExceeded(ProducerError):
 
 
 class ToolCallError(ProducerError):
-    """A recorded tool call was not made, because of what is known of its key.
+    """A recorded tool call was not made, because of the record of its key.
 
     Attributes:
         tool_name: The tool.
@@ -152,7 +153,7 @@ class ToolCallFailed(ToolCallError):
     """The same call has failed for good before. It was not repeated.
 
     Attributes:
-        error: That failure.
+        error: The earlier failure.
     """
 
     def __init__(self, tool_name: str, idem_key: str, error: ErrorInfo) -> None:

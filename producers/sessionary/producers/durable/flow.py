@@ -1,4 +1,4 @@
-"""Work as a generator of what it needs done, so that one text serves threads and asyncio."""
+"""Work as a generator of its blocking parts, so that one text serves threads and asyncio."""
 
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +23,8 @@ class Send(NamedTuple):
 class Call(NamedTuple):
     """A function of the user; with asyncio it may return an awaitable.
 
-    `late`: what is raised if an awaitable takes longer than that says; it is cancelled then.
+    `late`: raised if an awaitable takes longer than the error's limit; the awaitable is then
+    cancelled.
     """
 
     function: Callable[[], Any]

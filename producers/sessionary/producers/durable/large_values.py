@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # most clients have no library
 VALUE_BYTES_MAX = 256 << 10
 """The JSON of a value of more bytes is an artifact, if the client has a library."""
 
-# Types of artifacts that are nothing but a stored value; no other reference is resolved.
+# Types of artifacts that are only a stored value; no other reference is resolved.
 TOOL_ARGUMENTS, TOOL_RESULT = "tool_arguments", "tool_result"
 STEP_INPUT, STEP_OUTPUT, RUN_RESULT = "step_input", "step_output", "run_result"
 INTERMEDIATE = "intermediate."
@@ -34,10 +34,10 @@ class StoredText(NamedTuple):
 
 
 class ValueKeeper(NamedTuple):
-    """Keeps what is too large for the events of one session.
+    """Keeps values that are too large for the events of one session.
 
     Attributes:
-        library: Where it is kept; None: such values are refused.
+        library: Stores the values; None: such values are refused.
         reporter: Sends the events of its artifacts.
         on_error: Gets the error of a store that took nothing, if an event can hold the value.
     """
@@ -69,8 +69,8 @@ def keep_value(keeper: ValueKeeper, value: Json, what: str, artifact_type: str) 
     `what` names it in errors.
 
     Raises:
-        Invalid: JSON cannot hold it.
-        ResultTooLarge: It fits into no event, and the client has no library that takes it.
+        Invalid: JSON cannot hold the value.
+        ResultTooLarge: The value fits into no event, and the client has no library that takes it.
     """
     text = any_json_text(value, what)
     size = len(text.encode())
@@ -90,10 +90,10 @@ def keep_value(keeper: ValueKeeper, value: Json, what: str, artifact_type: str) 
 
 
 def load_value(library: "ArtifactLibrary | None", text: str | None) -> Json:
-    """Return what an event's JSON stands for; None for None. Blocks while a large value is loaded.
+    """Return the value of an event's JSON; None for None. Blocks while a large value is loaded.
 
     Raises:
-        SettingsError: It is an artifact, and the client has no library.
+        SettingsError: The value is an artifact, and the client has no library.
         ArtifactMissing: The library has no such body; `ArtifactDeleted` if it has expired.
         ArtifactDamaged: The body does not have its hash.
         Invalid: The value was not kept, as it was too large and no library was set.
@@ -116,14 +116,14 @@ def load_value(library: "ArtifactLibrary | None", text: str | None) -> Json:
 
 
 def lost_text(error: ResultTooLarge) -> str:
-    """Return what stands for the result of a call that took effect, and could not be kept."""
+    """Return a stand-in for the result of a call that took effect, and could not be kept."""
     return any_json_text({"artifact_ref": f"artifact:{TOOL_RESULT}:", "summary": error.detail}, "result")
 
 
 def _reference_in(value: Json) -> str | None:
     """Return the reference that a stored value is, '' for one that was not kept; None for others.
 
-    A reference that the program itself stored has a type of its own, and is not resolved.
+    A reference that the program itself stored has a separate type, and is not resolved.
     """
     if not isinstance(value, dict) or value.keys() != {"artifact_ref", "summary"}:
         return None

@@ -1,4 +1,4 @@
-"""How one session records work: events that are acknowledged, and what the processor knows."""
+"""Records the work of one session: acknowledged events, and the processor's records."""
 
 import random
 import time
@@ -27,12 +27,12 @@ class SentEvent(Protocol):
     event_type: str
 
     def wait_position(self, timeout_s: float) -> LogPosition | None:
-        """Return its log position; None if the broker did not tell it. Raises `Unavailable`."""
+        """Return the log position; None if the broker did not report it. Raises `Unavailable`."""
         ...
 
 
 class Judged(NamedTuple):
-    """A record once an event about it was judged: what is known of it, and whether that applied."""
+    """A record after an event about it was judged, and whether that event applied."""
 
     record: CallView | RunView | None
     event_id: str
@@ -40,23 +40,23 @@ class Judged(NamedTuple):
 
 
 class Recorder(NamedTuple):
-    """What recorded work needs of its session.
+    """The parts of a session that recorded work uses.
 
     Attributes:
-        key: The session's.
-        send: Sends an event, and returns what its position in the log is asked of.
+        key: The session's key.
+        send: Sends an event, and returns an object that knows its position in the log.
         wait_sent: Waits until all events of the session are delivered, at most so many seconds, and
             returns the last one's position in the log.
         keep_rejection: Takes the id of an event whose rejection is not to be reported.
-        is_active: Tells whether the session is Active, as far as the client knows.
-        control: Tells the session's verdicts.
-        reads: Tells runs, steps and calls; None: nothing is recorded.
+        is_active: Returns whether the session is Active, as far as the client knows.
+        control: Reports the session's verdicts.
+        reads: Reads runs, steps and calls; None: nothing is recorded.
         timeout_s: How long a call waits for the broker, and then for the processor.
         waits: The clock of waits between tries.
         on_error: Gets the errors that must not reach the program.
-        limits: Tells the session's limits.
-        artifacts: Keeps values that are too large for events; None: such ones are refused.
-        quotas: Tells whether runs wait for their tenant's quota, as far as is known.
+        limits: Returns the session's limits.
+        artifacts: Keeps values that are too large for events; None: such values are refused.
+        quotas: Returns whether runs wait for their tenant's quota, as far as is known.
     """
 
     key: SessionKey
@@ -75,7 +75,7 @@ class Recorder(NamedTuple):
 
     @property
     def known(self) -> RunReads:
-        """What tells runs. Raises `Unavailable` if nothing does."""
+        """The reader of runs. Raises `Unavailable` if there is none."""
         if self.reads is None:
             raise Unavailable("this client knows nothing of runs: its ports have no `runs`", 60.0)
         self.control.check_configured()
@@ -95,7 +95,7 @@ class Recorder(NamedTuple):
         fields: EnvelopeFields,
         fetch: Callable[[LogPosition | None], CallView | RunView | None],
     ) -> Judged:
-        """Send an event, and fetch what it is about once it is judged.
+        """Send an event, and fetch the record that it concerns once the event is judged.
 
         Raises as `send_acknowledged` and `fetch` do; `Unavailable` if its verdict is not kept.
         """
@@ -121,7 +121,7 @@ class Recorder(NamedTuple):
 
 
 def wait_recorded(sent: SentEvent, what: str, timeout_s: float) -> LogPosition | None:
-    """Return an event's place once the broker has it; None if the broker did not tell it.
+    """Return an event's place once the broker has the event; None if it reported no place.
 
     `what` names the event in errors. Raises `Unavailable`, also if the event is lost.
     """

@@ -27,11 +27,11 @@ from sessionary.schemas.events import ToolCallResolved, ToolCallStarted, ToolCal
 from sessionary.schemas.ids import derived_id
 from sessionary.schemas.types import ErrorInfo
 
-# How often a failed call is tried again, after which wait, and how fast calls may follow. Pure.
+# The number of retries of a failed call, the waits between them, and the rate of calls. Pure.
 
 
 class Retry(NamedTuple):
-    """How a failure that may pass by itself is tried again: with growing waits that are spread.
+    """The retries of a failure that may pass by itself: with growing waits that are spread.
 
     Attributes:
         retries: How often; a call is made once more at most.
@@ -69,12 +69,12 @@ class CallRate:
 
 
 _POLL_S = 0.5
-# Rejections of a reservation that are answers: the call's record tells what to do.
+# Rejections of a reservation that are answers: the call's record says what to do.
 _ANSWERS = frozenset({"call_in_progress", "call_succeeded", "call_unresolved", "not_retryable", "invalid_value"})
 
 
 class TookEffect(NamedTuple):
-    """What a tool's query returns if the call took effect: what the call would have returned."""
+    """The answer of a tool's query if the call took effect: the result of the call."""
 
     result: Json = None
 
@@ -88,7 +88,7 @@ ArgumentsText = Callable[[EnvelopeFields], str]
 
 
 class ToolPolicy(NamedTuple):
-    """How the calls of one tool are made; see `tool`."""
+    """The policy for the calls of one tool; see `tool`."""
 
     name: str
     side_effect: bool
@@ -102,7 +102,7 @@ class ToolPolicy(NamedTuple):
 
 
 class CallPlan(NamedTuple):
-    """One call to be made: where it belongs, its key, and what it is called with."""
+    """One call to be made: its place, its key, and its arguments."""
 
     run_id: str | None
     step_id: str | None
@@ -110,7 +110,7 @@ class CallPlan(NamedTuple):
     arguments: ArgumentsText
     call: Callable[[], Any]
     inside: Callable[[str], AbstractContextManager[None]]
-    known: CallView | None = None  # What was known of the key when its run was resumed
+    known: CallView | None = None  # the record of the key when its run was resumed
     save_border: Callable[[str], None] | None = None  # Takes `before` or `after`; saves a checkpoint of the run
 
     def reach_border(self, policy: ToolPolicy, side: str) -> Flow[None]:
@@ -204,9 +204,9 @@ class ReservedCall:
                 return None
 
     def resolve(self, known: CallView) -> Flow[_Stored | None]:
-        """Find out what became of a call with an unknown outcome, and say so.
+        """Find out the outcome of a call whose outcome is unknown, and record it.
 
-        Returns its result if it took effect, None if it did not. Raises `ToolCallUnresolved`.
+        Returns the call's result if it took effect, else None. Raises `ToolCallUnresolved`.
         """
         policy = self._policy
         if policy.query is None:
@@ -296,7 +296,7 @@ class ReservedCall:
         return True
 
     def fetch(self) -> CallView | None:
-        """Return what is known of the key now."""
+        """Return the present record of the key."""
         recorder = self._recorder
         return recorder.known.fetch_call(recorder.key.session_id, self._run_id, self._key, None, recorder.timeout_s)
 
@@ -304,7 +304,7 @@ class ReservedCall:
         return store_value(self._recorder, result, f"the result of {self._policy.name}", TOOL_RESULT, self._fields)
 
     def _ask_reservation(self) -> CallView | None:
-        """Ask for the next try; return None if it is granted, else what is known of the key."""
+        """Ask for the next try; return None if it is granted, else the record of the key."""
         policy, recorder = self._policy, self._recorder
         if self._args_json is None:
             self._args_json = self._arguments(self._fields)
@@ -335,7 +335,7 @@ class ReservedCall:
         return judged.record
 
     def _settle(self, known: CallView) -> Flow[_Stored | None]:
-        """Act on what is known of the key; return None if the next try may be asked for."""
+        """Act on the record of the key; return None if the next try may be requested."""
         if known.tool_name != self._policy.name:
             raise Invalid(
                 "invalid_value", f"the key {self._key} is one of the tool {known.tool_name}, not of {self._policy.name}"

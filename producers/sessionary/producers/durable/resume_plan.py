@@ -1,4 +1,4 @@
-"""What a run has done so far, and what its resumption would do. Pure."""
+"""The work that a run has done so far, and the effect of its resumption. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ DONE_STATES = frozenset({"succeeded", "skipped"})
 
 
 class ResumePlan(NamedTuple):
-    """What resuming a run would do. The steps are in the order of the run's recorded plan.
+    """The effect of resuming a run. The steps are in the order of the run's recorded plan.
 
     Steps that the plan does not name follow in the order in which they began.
 
     Attributes:
         run_id: The run.
         state: Its state.
-        request: What it was given: its input.
+        request: The run's input.
         done: Steps whose stored output is used again.
         to_retry: Steps that failed or were interrupted, and are tried again.
         stop: The step that failed for good, which ends the run; None if there is none.
-        error: That failure, or the run's own if that is fatal.
-        next: The step with which the work goes on; None if no known step is left.
+        error: The failure of that step, or the run's own if that is fatal.
+        next: The step with which the work continues; None if no known step is left.
         unresolved: Keys of tool calls that may have taken effect: they are resolved first.
         in_progress: Keys of tool calls that are being made, or were when their process ended.
         calls_done: Keys of tool calls that succeeded: they are not made again.
@@ -44,7 +44,7 @@ class ResumePlan(NamedTuple):
 
 
 def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]) -> ResumePlan:
-    """Return what resuming `run` would do. `steps` are in the order in which they began."""
+    """Return the effect of resuming `run`. `steps` are in the order in which they began."""
     known = {step.name: step for step in steps}
     names = list(dict.fromkeys((*_planned_names(run.plan_json), *known)))
     done = tuple(name for name in names if name in known and known[name].state in DONE_STATES)
@@ -68,7 +68,7 @@ def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]
 
 
 def describe_resumption(plan: ResumePlan, *, by_person: bool) -> str:
-    """Return why a run goes on, in a line. `by_person`: a person asked for it."""
+    """Return why a run resumes, in a line. `by_person`: a person asked for it."""
     goes_on = "goes on" if plan.next is None else f"goes on with step {plan.next}"
     asked = ", as a person asked" if by_person else ""
     return f"{goes_on}{asked}; steps done: {len(plan.done)}, to be tried again: {len(plan.to_retry)}"

@@ -51,8 +51,8 @@ def begin_admitted(
     """Begin a run, and wait until its tenant's quota admits it.
 
     Raises:
-        QuotaExceeded: It was rejected, or waited for `wait_s`; then it is cancelled.
-        RunOver: It was cancelled meanwhile, or failed.
+        QuotaExceeded: The run was rejected, or waited for `wait_s`; then it is cancelled.
+        RunOver: The run was cancelled meanwhile, or failed.
         Rejected: The processor rejects its first event.
     """
     judged = yield Do(partial(_ask, recorder, run_id, started, fields))
@@ -144,10 +144,10 @@ StepLimit = int | Literal["model"]
 
 
 class RunStart(NamedTuple):
-    """How a run begins: its id, its first event, and the fields of all of its events.
+    """The start of a run: its id, its first event, and the fields of all of its events.
 
-    `started` is None for a run that has begun before; one that `may_resume` is resumed if it has.
-    It waits for its tenant's quota for `quota_wait_s` at most.
+    `started` is None for a run that has begun before. With `may_resume`, such a run is resumed. The
+    run waits for its tenant's quota for `quota_wait_s` at most.
     """
 
     run_id: str
@@ -172,21 +172,21 @@ class Run(ReportedBlock):
     """A run of a task, made by `Session.run`. Use it once, in `with` or `async with`.
 
     The events that the session sends in the block belong to the run. If the block raises, the run
-    fails with that error; if the block is cancelled, so is the run; else it is completed. `async
-    with` never blocks the event loop.
+    fails with that error. If the block is cancelled, so is the run. Otherwise the run is completed.
+    `async with` never blocks the event loop.
 
-    A run that is resumed goes on: its steps that succeeded before are not run again. If it was
-    complete, the block sends nothing, `result` is the stored one, and steps return their outputs.
-    A block that `ToolCallUnresolved` leaves keeps the run open: the processor holds it.
+    A resumed run does not repeat the steps that succeeded before. If the run was complete, the
+    block sends nothing, `result` is the stored one, and steps return their stored outputs. A block
+    that `ToolCallUnresolved` leaves keeps the run open: the processor holds it.
 
     The verbs of a run take no metadata. Their events have what `Session.metadata` and the current
     span give to all events of the block, and the run's id; `report_progress`, `record_plan` and
     `checkpoint` also have the metadata that `Session.run` was given.
 
     Attributes:
-        result: What the run comes to, as JSON can hold it; it goes with the run's last event. If
-            that has more than 256 KiB, the client's library keeps it.
-        artifact_id: The artifact that holds the result, if it is one.
+        result: The run's result, as JSON can hold it; sent with the run's last event. A result of
+            more than 256 KiB is kept by the client's library.
+        artifact_id: The artifact that holds the result, if there is one.
     """
 
     __slots__ = (
@@ -220,7 +220,7 @@ class Run(ReportedBlock):
 
     @property
     def is_complete(self) -> bool:
-        """True if the run was complete when it was resumed: `result` is what it came to."""
+        """True if the run was complete when it was resumed: `result` has its result."""
         return self._steps.is_over
 
     @overload  # mypy does not see that an Awaitable of the first is one of the second
@@ -242,19 +242,19 @@ class Run(ReportedBlock):
             facts = run.step("collect", collect_facts, "2026-10")
             text = run.step("write", write_report, facts)
 
-        Its output is stored. If the run is resumed later, a step that succeeded is not run: its
-        stored output is returned, as JSON gives it back. Any other one is run again, as a new
+        The output is stored. If the run is resumed later, a step that succeeded is not run again:
+        its stored output is returned, as JSON gives it back. Any other step is run again, as a new
         attempt. Tools that are called in the step keep their keys.
 
         Args:
             name: The step's name, unique in the run.
-            function: What is done; a function, or a coroutine function.
-            args: What it is called with; with `kwargs` recorded as the step's input, if JSON can
-                hold it.
-            kwargs: The same, by name.
+            function: The work of the step; a function, or a coroutine function.
+            args: The arguments of `function`; recorded with `kwargs` as the step's input, if JSON
+                can hold them.
+            kwargs: The arguments by name.
             limit_ms: How long this attempt may take, in ms; `function` does not get it. `model`:
                 the session's `model_ms`. An attempt that takes longer fails alone: a coroutine is
-                cancelled, and what a function returns too late does not count. So does a call of
+                cancelled, and a function's late result does not count. The same holds for a call of
                 `Session.llm` in a step that takes longer than `model_ms`.
 
         Returns:
@@ -266,9 +266,10 @@ class Run(ReportedBlock):
                 artifacts (`SessionClient(artifacts=...)`), which keeps outputs above 256 KiB.
             Unavailable: The output is not recorded, or the stored one cannot be read now.
             RunOver: The run was complete when it was resumed, and had no such step.
-            ModelTimeout: It took longer than `limit_ms`, or a call of a model than its share.
+            ModelTimeout: The attempt took longer than `limit_ms`, or a call of a model longer than
+                its share.
 
-        Otherwise raises what `function` raises, and as `Session.emit` does.
+        Also raises the exceptions of `function`, and as `Session.emit` does.
         """
         import inspect  # takes long to load
 
@@ -301,9 +302,10 @@ class Run(ReportedBlock):
                 parse(page)
 
         A checkpoint is saved after each `every` items, and after the last one. If the run is
-        resumed, the list goes on behind the last checkpoint; the items behind that are done again,
-        so doing one must be safe to repeat. The list is a step of the run, so it is not begun again
-        once all its items are done. Work through one list at a time: a run remembers one place.
+        resumed, the list continues after the last checkpoint. Items after that checkpoint are done
+        again, so the work on an item must be safe to repeat. The list is a step of the run, so it
+        is not begun again once all items are done. Work through one list at a time: a run remembers
+        one place.
 
         Args:
             items: The same items in the same order on each attempt.
@@ -313,8 +315,8 @@ class Run(ReportedBlock):
 
         Iterating raises:
             Invalid: The list was worked through in this block, or it begins within the loop over
-                another one, or it is not the one of the last checkpoint: it is shorter, or has
-                another item there.
+                another one, or it differs from the list of the last checkpoint: it is shorter, or
+                has another item there.
             Unavailable: A checkpoint is not recorded.
             RunOver: The run was complete when it was resumed, and had no such list.
 
@@ -339,19 +341,19 @@ class Run(ReportedBlock):
         bytes_written: int | None = None,
         data: Json = None,
     ) -> str:
-        """Say how far the run got, so that it can go on there. Returns the checkpoint's id.
+        """Record how far the run got, so that it can resume there. Returns the checkpoint's id.
 
         `items` and tools with an effect save checkpoints by themselves.
 
         Args:
-            kind: What the run has reached, if it is one of the usual points: `plan_made`,
+            kind: The point that the run has reached, if it is one of the usual points: `plan_made`,
                 `sources_fetched`, `tool_calls_done`, `draft_made`, `published`.
-            operation: What the run is doing.
+            operation: The run's current operation.
             stage: The operation's stage.
             processed_count: Items done.
-            last_item_id: The last of them.
+            last_item_id: Id of the last item done.
             bytes_written: Bytes written, of an `ArtifactStream` for example.
-            data: What else the work needs to go on, as JSON can hold it; for the history only.
+            data: Further data for a resumption, as JSON can hold it; for the history only.
 
         Raises as `Session.emit` does.
         """
@@ -362,14 +364,14 @@ class Run(ReportedBlock):
         return checkpoint_id
 
     def resume_plan(self) -> ResumePlan:
-        """Return what resuming this run would do. Sends nothing; blocks while it asks.
+        """Return the effect of resuming this run. Sends nothing; blocks while it asks.
 
         Raises `RunNotFound`, and as `Session.sync` does.
         """
         return self._read_known().plan
 
     def report_progress(self, progress: float | None = None, total: float = 1.0, message: str | None = None) -> str:
-        """Say that the run is at work, and that `progress` of `total` is done. A sign of life, too.
+        """Report that the run is at work, and `progress` of `total` is done. Also a sign of life.
 
             for epoch in range(epochs):
                 run.report_progress(epoch + 1, epochs, f"Step {epoch + 1}/{epochs}")
@@ -387,7 +389,7 @@ class Run(ReportedBlock):
     def record_plan(self, plan: Json, reason: str | None = None) -> str:
         """Record the run's plan; a later one replaces it. Returns the event's id.
 
-        `reason`: why the plan is another one. Raises as `Session.emit` does.
+        `reason`: why the plan has changed. Raises as `Session.emit` does.
         """
         plan_json = to_json_text(plan, "plan")
         event_id = self._send(PlanReplaced(plan_json, reason or "") if self._has_plan else PlanRecorded(plan_json))
@@ -420,7 +422,7 @@ class Run(ReportedBlock):
         self._metadata.__enter__()
 
     def _enter_judged(self) -> Flow[None]:
-        """Let the run go on if it has begun before, else begin it; both are judged first."""
+        """Resume the run if it has begun before, else begin it; both are judged first."""
         recorder, (run_id, started, fields, may_resume, wait_s) = self._recorder, self._start
         known = (yield Do(partial(read_run, recorder, run_id))) if may_resume else None
         if known is not None:
@@ -480,7 +482,7 @@ class Run(ReportedBlock):
             stored = self._stored_result()
             took_ms = round(self._beats.elapsed_s * 1_000)
             return RunCompleted(stored.text, self.artifact_id or stored.artifact_id, took_ms)
-        # CancelledError of asyncio too: of what is no Exception, only SystemExit is a failure.
+        # CancelledError of asyncio too: besides an Exception, only SystemExit is a failure.
         if not isinstance(error, Exception | SystemExit):
             return RunCancelled(error_message(error))
         return RunFailed(to_error_info(error))

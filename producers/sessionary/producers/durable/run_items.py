@@ -1,4 +1,4 @@
-"""How far a run got: its checkpoints, and lists that it works through item by item."""
+"""The progress of a run: its checkpoints, and lists that it works through item by item."""
 
 import re
 import uuid
@@ -19,7 +19,7 @@ _BORDER = re.compile(r"(?:before|after) call (.+?): (.+)", re.DOTALL)
 
 
 class ListPosition(NamedTuple):
-    """How far a list was worked through."""
+    """The position in a list."""
 
     name: str
     done: int = 0
@@ -58,7 +58,7 @@ class RunProgress:
     def save_border(self, tool_name: str, side: str, idem_key: str, fields: EnvelopeFields) -> None:
         """Save that a tool with an effect is about to be called, or was. Raises nothing.
 
-        In a list the checkpoint is the list's, so that a resumed run finds how far that got.
+        In a list the checkpoint is the list's, so that a resumed run finds the list's position.
         """
         stage = f"{side} call {tool_name}: {idem_key}"[:NAME_CHARACTERS_MAX]
         saved = CheckpointSaved(str(uuid.uuid4()), tool_name, stage)
@@ -82,7 +82,7 @@ def border_call(checkpoint: Checkpoint | None) -> tuple[str, str] | None:
 
 
 class ListSteps(NamedTuple):
-    """How a list is recorded as a step of its run."""
+    """Records a list as a step of its run."""
 
     begin: Callable[[str], Flow[EnvelopeFields | None]]  # None: it was worked through before
     finish: Callable[[str, int, EnvelopeFields], Flow[None]]

@@ -1,4 +1,4 @@
-"""How a run goes on: what is known of it is read, open questions settled, then it is resumed."""
+"""Resumes a run: reads its records, settles open questions, then sends the resumption."""
 
 from typing import NamedTuple
 
@@ -32,14 +32,14 @@ class KnownRun(NamedTuple):
 
     @property
     def plan(self) -> ResumePlan:
-        """What resuming it would do."""
+        """The effect of resuming the run."""
         return make_plan(*self)
 
 
 def read_run(recorder: Recorder, run_id: str) -> KnownRun | None:
-    """Return what is known of a run; None if there is no such one. Raises as `RunReads` does.
+    """Return the records of a run; None if there is no such run. Raises as `RunReads` does.
 
-    What the session has sent is judged before: it may have begun or ended the run.
+    The session's earlier events are judged before: they may have begun or ended the run.
     """
     reads, session_id = recorder.known, recorder.key.session_id
     run = reads.fetch_run(session_id, run_id, recorder.wait_sent(recorder.timeout_s), recorder.timeout_s)
@@ -50,14 +50,14 @@ def read_run(recorder: Recorder, run_id: str) -> KnownRun | None:
 
 
 def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> Flow[KnownRun]:
-    """Let a run go on, and return what is known of it now; a completed one stays as it is.
+    """Resume a run, and return its present records; a completed run stays as it is.
 
-    A fatal failure ends it, unless `fields` name a person who wants it to go on.
+    A fatal failure ends the run, unless `fields` name a person who wants it to continue.
 
     Raises:
-        RunOver: It has failed for good, or was cancelled.
+        RunOver: The run has failed for good, or was cancelled.
         ToolCallUnresolved: One of its tool calls may have taken effect.
-        Rejected: The processor does not let it go on.
+        Rejected: The processor does not resume the run.
     """
     run, plan = known.run, known.plan
     if run.state == "completed":
@@ -70,7 +70,7 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
         raise RunOver(run.run_id, "cancelled" if run.state == "cancelled" else "failed", plan.error)
     for call in filter(is_unresolved, known.calls):
         yield from _call_of(recorder, call, run.run_id).resolve(call)
-        # The outcome of the last one lets the run go on by itself.
+        # The outcome of the last one resumes the run without a request.
         known = (yield Do(lambda: read_run(recorder, run.run_id))) or known
     if known.run.state in ("paused", "failed"):
         yield Do(lambda: _send_resumed(recorder, known, fields))
@@ -83,7 +83,7 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
 def _hand_to_people(recorder: Recorder, run_id: str, tool_name: str, key: str) -> Flow[None]:
     """Reserve a call whose record is gone, and never make it: so it becomes unknown.
 
-    It then holds the run, and is asked for like any other call that may have taken effect.
+    The call then holds the run, and is resolved like any other that may have taken effect.
     """
     policy = ToolPolicy(
         tool_name,

@@ -21,7 +21,7 @@ from sessionary.schemas.types import Checkpoint, ErrorInfo
 
 
 class RunSteps:
-    """What is known of one run's steps. Not for two threads at the same step."""
+    """The known steps of one run. Not for two threads at the same step."""
 
     def __init__(self, recorder: Recorder, run_id: str) -> None:
         self.is_over = False  # the run is completed: nothing is sent any more
@@ -34,13 +34,13 @@ class RunSteps:
         self._over: dict[str, dict[str, str]] = {}  # by step: its calls of models that were over their share
 
     def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
-        """Take what the processor knows of a run that is resumed."""
+        """Adopt the processor's records of a run that is resumed."""
         self.progress.last = checkpoint
         self._known.update((step.name, step) for step in steps)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
     def place(self, step_name: str | None = None) -> WorkContext:
-        """Return where the work of the run stands, or of one of its steps."""
+        """Return the place of work in the run, or in one of its steps."""
         return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, self.progress.save_border)
 
     def begin_list(self, name: str) -> Flow[EnvelopeFields | None]:
@@ -90,9 +90,10 @@ class RunSteps:
             what = f"the output of step {name}"
             stored = yield Do(lambda: store_value(self._recorder, output, what, STEP_OUTPUT, fields))
         except BaseException as error:
-            # Who interrupts a step says nothing against its work.
+            # An interruption of a step is no failure of its work.
             info = to_error_info(error, retryable=None if isinstance(error, Exception) else True)
-            # By its limit the processor fails the attempt: then it would reject what is said of it.
+            # At the limit the processor fails the attempt: then it would reject events about the
+            # attempt.
             is_judged = late is not None and (error is late or (now_s() - began_s) * 1_000 > late.limit_ms)
             yield Do(lambda: self._fail(name, attempt, info, None if is_judged else fields))
             raise
@@ -140,7 +141,7 @@ class RunSteps:
         return found
 
     def _share_of(self, name: str, known: StepView | None) -> ModelShare:
-        """Return what models may take in an attempt; `known`: the one before."""
+        """Return the time that models may take in an attempt; `known`: the one before."""
         recorder, over = self._recorder, self._over.setdefault(name, {})
         was_over = known is not None and known.error is not None and known.error.code == MODEL_LIMIT
         return ModelShare(recorder.limits().model_ms, recorder.waits.now_s, was_over and not over, over)

@@ -42,12 +42,12 @@ def tool(
     """Decorate a function so that each of its calls in a session is recorded, and made once.
 
     For functions and coroutine functions. A call first reserves its idempotency key, and waits for
-    the processor's verdict; then the function is called; then its outcome is recorded, and the call
-    returns once the broker has it. A key whose call succeeded before returns the stored result
+    the processor's verdict. Then the function is called, and its outcome recorded. The call returns
+    once the broker has the outcome. A key whose call succeeded before returns the stored result
     without a call. So a run that is resumed after a crash repeats nothing that took effect.
 
     The key is a hash of tenant, run, step, tool and arguments, or what `key` returns. Within the
-    function, `current_tool_key` tells it: pass it to a service that takes idempotency keys.
+    function, `current_tool_key` returns the key: pass it to a service that takes idempotency keys.
     Results and, without `key`, arguments must be what JSON can hold. A stored result is as JSON
     gives it back: a list where a tuple was returned. JSON of more than 256 KiB, of a result or of
     arguments, is kept by the client's library of artifacts (`SessionClient(artifacts=...)`); the
@@ -57,7 +57,7 @@ def tool(
 
     Args:
         name: Name of the tool. Default: the function's name.
-        key: Takes what the function takes, returns the call's key in its run.
+        key: Takes the function's arguments, returns the call's key in its run.
         effect: `read`: a call changes nothing outside, so that it may be repeated. `write`: it
             does. `unknown` is treated as `write`.
         queryable: People or programs can ask the tool whether a call took effect.
@@ -82,7 +82,7 @@ def tool(
         ResultTooLarge: The result fits into no event, and the client has no library. The error has
             the result. The call is recorded, and is repeated only if it has no effect.
 
-    Otherwise raises what the function raises, and as `Session.emit` does.
+    Also raises the function's exceptions, and as `Session.emit` does.
     """
     limit_ms = _check_declaration(effect, deadline, calls_per_s)
 
@@ -183,7 +183,7 @@ class _ToolCaller:
 
 
 class _InsideCall:
-    """A block in which `current_tool_key` tells a key, and events are caused by the reservation."""
+    """A block in which `current_tool_key` returns a key, and the reservation causes all events."""
 
     def __init__(self, metadata: AbstractContextManager[None], key: str) -> None:
         self._metadata = metadata
@@ -203,7 +203,7 @@ class _InsideCall:
 def _arguments_text(
     recorder: Recorder, tool_name: str, arguments: Mapping[str, Any], is_needed: bool, fields: EnvelopeFields
 ) -> str:
-    """Return the arguments as an event has them; raises `Invalid` if it cannot.
+    """Return the arguments as an event carries them. Raises `Invalid` if JSON cannot hold them.
 
     If they are not needed, that is `{}`.
     """
@@ -219,7 +219,7 @@ def _arguments_text(
 
 
 def _current_recorder() -> Recorder | None:
-    """Return what records the call: of the current session, or of the run that this code is in."""
+    """Return the recorder of the current session, or of the run that this code is in."""
     session, place = active_session(), current_scope().place
     if session is None:
         recorder = None if place is None else place.recorder

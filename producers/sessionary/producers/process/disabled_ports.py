@@ -1,4 +1,4 @@
-"""The outside of a client that is turned off: nothing is sent, no thread, no file, no connection.
+"""The ports of a client that is turned off: nothing is sent, no thread, no file, no connection.
 
 The verbs work in this process: `resume`, `recover`, `sync` and `attach` are answered from the
 events of this client's own sessions, which are not judged. An ended session is forgotten.
@@ -43,7 +43,7 @@ _RECEIPT = Receipt(0, 0)  # a position in the log, as verbs that wait ask for it
 
 
 class _LocalSession:
-    """What is known of a session: bytes of its events, which are read if it is asked for."""
+    """The knowledge of a session: bytes of its events, which are parsed on request."""
 
     def __init__(self, created: OutRecord) -> None:
         self.created = self.snapshot = created.value

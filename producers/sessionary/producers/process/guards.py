@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from sessionary.schemas.telemetry.log_fields import error_subject
 
-# What happens to clients when their process exits, forks or gets SIGTERM.
+# Hooks for clients when their process exits, forks or gets SIGTERM.
 
 
 _log = logging.getLogger("sessionary.producers")
@@ -44,7 +44,7 @@ def bind_to_process(client: _Client) -> None:
 
 
 def keep_forever(left_by_parent: object) -> None:
-    """Hold what the parent of a forked child made until the child ends.
+    """Hold the objects of a forked child's parent until the child ends.
 
     Freeing a librdkafka client waits for its threads, and the child has none of them.
     """
@@ -88,7 +88,7 @@ _Given = TypeVar("_Given")
 
 
 def guard_callback(callback: Callable[[_Given], object]) -> Callable[[_Given], None]:
-    """Return a form of the user's `callback` that raises nothing; what it raises is logged.
+    """Return a form of the user's `callback` that raises nothing; its exceptions are logged.
 
     A `KeyboardInterrupt` in the main thread is the user's own and passes.
     """

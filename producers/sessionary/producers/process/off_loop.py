@@ -1,7 +1,7 @@
 """Work of coroutines in threads, whose caller may be cancelled while a thread is at work.
 
-A thread cannot be stopped. So what it does after its caller has left must change nothing, or must
-be undone. For asyncio only: the client for threads does not load it.
+A thread cannot be stopped. So its work after the caller has left must change nothing, or must be
+undone. For asyncio only: the client for threads does not load it.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ T = TypeVar("T")
 async def run_unless_left(lock: AbstractContextManager[None], work: Callable[[], T]) -> T:
     """Call `work` in a thread, under `lock`, unless the caller was cancelled before it began.
 
-    So it happens before all that the caller does under the lock after it was cancelled, or never.
-    Raises what it raises.
+    So the work happens before all that the caller does under the lock after the cancellation, or
+    never. Raises as `work` does.
     """
     left = threading.Event()
 
@@ -40,7 +40,7 @@ async def run_unless_left(lock: AbstractContextManager[None], work: Callable[[],
 async def run_anyway(work: Callable[[], T], on_error: OnError) -> T:
     """Call `work` in a thread, even if the caller is cancelled while none is free.
 
-    Raises what it raises; if the caller was cancelled, `on_error` gets it.
+    Raises as `work` does; if the caller was cancelled, `on_error` gets it.
     """
     left = threading.Event()
 
@@ -63,8 +63,8 @@ async def run_anyway(work: Callable[[], T], on_error: OnError) -> T:
 async def open_or_leave(open_it: Callable[[], T], leave: Callable[[T, BaseException], object]) -> T:
     """Open something in a thread; if the caller is cancelled, leave what the thread opens.
 
-    `leave` takes what was opened, and what ended the wait. It is called in the thread if that opens
-    something later, else here. Raises what `open_it` raises.
+    `leave` takes the opened object, and the exception that ended the wait. The thread calls it if
+    the object is opened later, else this coroutine does. Raises as `open_it` does.
     """
     lock, opened, raised = threading.Lock(), list[T](), list[BaseException]()
 

@@ -104,7 +104,7 @@ def _has_text_keys(value: Any) -> bool:
 
 
 def _describe_foreign_key(value: Any, path: str) -> str:
-    """Return where the first key is that is not a text, and what it is; '' if there is none."""
+    """Return place and value of the first key that is not a text; '' if there is none."""
     if not isinstance(value, _CONTAINERS):
         return ""
     if isinstance(value, dict):

@@ -6,14 +6,14 @@ In the order in which one reads them:
     async_session   `AsyncSession`, made of that text by `generation.async_faces`
     async_opening   the part of `AsyncSession` that is written by hand
     view            the local view: state, epoch, version, content; under one lock
-    core            the core: view, heartbeats, how events are sent and answers adopted
+    core            the core: view, heartbeats, sending of events, adoption of answers
     lifecycle       start, pause, resume, error, end
     verdicts        waiting for a verdict; ending a session although one is awaited
     updates         updates of the content, snapshots, and the agents that share the session
     runs            runs, and tasks for workers; reads the processor's records
     conversation    turns, read from the last; questions to people, and their answers
     migration       the steps of source and target
-    polled          how a core is made, and adopts what polls find
+    polled          makes a core, which adopts the findings of polls
     heartbeat       one timer thread for all sessions
     pending_verdict  the event whose verdict a session waits for
 """

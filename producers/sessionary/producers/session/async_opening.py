@@ -1,9 +1,9 @@
-"""The part of `AsyncSession` that is written by hand: it opens late, and never blocks the loop.
+"""The hand-written part of `AsyncSession`: it opens late, and never blocks the loop.
 
-Verbs hand their events over in place, which takes microseconds, and wait in a thread if they wait
-for Kafka, for the processor or for a store. Under delivery policy `block` they do all in a thread.
-Only the last event of an `async with` block is always sent in place, so that a cancelled task ends
-its session.
+Verbs hand their events over in place, which takes microseconds. Waits for Kafka, for the processor
+or for a store are in a thread. Under delivery policy `block` all of this is in a thread. Only the
+last event of an `async with` block is always sent in place, so that a cancelled task ends its
+session.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ AsyncStep = Callable[[], Awaitable[object]]
 
 
 class Opening(NamedTuple):
-    """How `async with` opens a session, and starts it."""
+    """Opens a session for `async with`, and starts it."""
 
     open_core: Callable[[], SessionCore]
     may_block: bool  # whether opening it may wait for room in the queue
@@ -43,7 +43,7 @@ class OpenedLater:
     """The part of `AsyncSession` that opens and leaves it."""
 
     def __init__(self, found: SessionCore | Opening) -> None:
-        """Take a session that is open, or what `async with` is to open."""
+        """Take a session that is open, or one for `async with` to open."""
         self._opening = None if isinstance(found, SessionCore) else found
         self._session = Session(found) if isinstance(found, SessionCore) else None
         self._block: SessionBlock | None = None  # while in `async with`
@@ -92,7 +92,7 @@ class OpenedLater:
 
 
 async def open_core(open_it: Callable[[], SessionCore], *, may_block: bool) -> SessionCore:
-    """Open a session; if the caller is cancelled, end what a thread opens. Raises as `open_it`."""
+    """Open a session; end it if the caller is cancelled meanwhile. Raises as `open_it`."""
     if not may_block:
         return open_it()
     return await open_or_leave(open_it, lambda core, error: Lifecycle(core).leave(error))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 LAST_DEFAULT = 20
-_MESSAGE_TYPE = "message"  # of artifacts that are nothing but the text of a turn
+_MESSAGE_TYPE = "message"  # type of artifacts that are only the text of a turn
 _SUMMARY_CHARACTERS = 200  # of the text's beginning
 
 
@@ -117,7 +117,7 @@ def _reference_in(content: str) -> str | None:
     return reference if is_text else None
 
 
-# How a session asks a person, and waits for the answer.
+# Asks a person in a session, and waits for the answer.
 
 
 _PAUSED: Final = "session_paused"
@@ -188,7 +188,7 @@ class Questions:
         return view.question.question_id
 
     def _look_for_answer(self, asked: _Asked) -> Answer | None:
-        """Return the answer, and adopt the epoch that it gave; None while the question is open."""
+        """Return the answer, and adopt its epoch; None while the question is open."""
         core = self._core
         place = None if asked.sent is None else asked.sent.wait_position(core.services.verdict_timeout_s)
         view = core.fetch_view(place)

@@ -1,7 +1,7 @@
 """The core of one session: its view, its heartbeats, how it sends events and adopts answers.
 
-All else that a session does is built of these: the collaborators in this folder hold a core, and
-`Session` and `AsyncSession` hold nothing but one.
+All other work of a session uses the core: the collaborators in this folder hold one, and `Session`
+and `AsyncSession` hold only a core.
 """
 
 import sys
@@ -50,18 +50,19 @@ if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 
-# When one session beats, and its heartbeats.
+# The heartbeats of one session, and their times.
 
 
 class SessionBeats:
     """The heartbeats of a session.
 
     While a verb waits for its verdict, the session may be Active in the log: the processor may be
-    late, or its answer lost. So the session beats, in the epoch that a granted verb begins. If the
-    verb is rejected, these heartbeats are rejected too, and keep no session alive. A session that
-    was left before its verdict beats on until it can be ended: else a clock might end it first.
+    late, or its answer lost. So the session sends heartbeats, in the epoch that a granted verb
+    begins. If the verb is rejected, these heartbeats are rejected too, and keep no session alive. A
+    session that was left before its verdict sends heartbeats until it can be ended: else a clock
+    might end it first.
 
-    Hold the session's lock for what starts and stops heartbeats.
+    Hold the session's lock to start and stop heartbeats.
     """
 
     __slots__ = ("__weakref__", "_is_alive", "_timer", "_token", "_view", "_wanted_s", "_watch")
@@ -76,7 +77,7 @@ class SessionBeats:
         self._token: int | None = None
 
     def send_heartbeat(self) -> bool:
-        """Send a heartbeat if the session may beat, unless what it waits for is not delivered yet.
+        """Send a heartbeat if the session may beat, unless an awaited event is not delivered yet.
 
         Return False if no further heartbeat is due. Never blocks.
         """
@@ -108,7 +109,7 @@ class SessionBeats:
             self._view.lock.release()
 
     def _may_beat(self) -> bool:
-        """Return whether the session may be Active, and what its heartbeats end with is alive."""
+        """Return whether the session may be Active, and its thread or task is alive."""
         awaited = self._view.pending or self._view.followed
         may_be_active = self._view.local_state == "Active" if awaited is None else awaited.leads_to_active
         may_be_active = may_be_active or self._view.is_queued
@@ -117,7 +118,7 @@ class SessionBeats:
         return may_be_active and not is_left and alive
 
     def bind(self, is_alive: IsAlive | None) -> None:
-        """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
+        """Let the heartbeats end once `is_alive` returns False; None: with the process."""
         self._is_alive = is_alive
 
     def start(self) -> None:
@@ -134,7 +135,7 @@ class SessionBeats:
         return None if self._token is None else heartbeat_interval_s(self._view.limits, self._wanted_s)
 
     def beat_until_followed(self, pending: PendingVerdict) -> None:
-        """Beat on, although the session was left: a verdict on it is followed."""
+        """Keep beating although the session was left: a verdict on it is followed."""
         self._view.followed = pending
         self.start()
 
@@ -170,7 +171,7 @@ FINAL_ERRORS = (
 
 
 class SharedServices(NamedTuple):
-    """What all sessions of a client share."""
+    """The services that all sessions of a client share."""
 
     control: Control
     heartbeats: HeartbeatTimer
@@ -182,7 +183,7 @@ class SharedServices(NamedTuple):
     task_positions: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
     runs: RunReads | None = None  # None: nothing is known of runs
     waits: Waits | None = None  # None: real time
-    artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
+    artifacts: "ArtifactLibrary | None" = None  # keeps values that are too large for events
     quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
     quota_wait_s: float = 0.0
 
@@ -191,10 +192,10 @@ class SessionCore:
     """One session as its collaborators use it. Thread-safe.
 
     Attributes:
-        view: What this process knows of the session.
+        view: This process's view of the session.
         emitter: Sends its events.
         beats: Its heartbeats.
-        services: What it shares with the client's other sessions.
+        services: The services that it shares with the client's other sessions.
         lock: Guards the view.
         update_lock: With agents, one update waits for the verdict on the other.
     """
@@ -226,14 +227,14 @@ class SessionCore:
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
     ) -> str:
         """Send an event unless it is certain to be rejected; return its id. Raises as `emit`."""
-        # An agent emits rarely, and a function that was not called lately costs 2 µs: so this calls
-        # those only that have something to do.
+        # An agent emits rarely, and a function that was not called lately costs 2 µs: so only
+        # necessary functions are called.
         emitter, view = self.emitter, self.view
         if emitter.gate.of_parent:  # before its lock
             raise emitter.gate.closed_error()
         if current_scope() is not NO_SCOPE or OPENTELEMETRY in sys.modules:
             fields = complete_fields(emitter.key.session_id, fields)
-        with emitter.lock:  # so that nothing follows what another thread ends the session with
+        with emitter.lock:  # so that nothing follows another thread's last event of the session
             is_plain = view.local_state == "Active" and view.pending is None and view.fenced_by is None
             if not is_plain or type(payload) in view.bars:
                 view.require_open(payload, fields)
@@ -303,7 +304,7 @@ class SessionCore:
         return self.services.control.fetch_session(self.session_id, after, self.services.verdict_timeout_s)
 
     def fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V]) -> V:
-        """Return what `fetch` does once all that was sent is judged. Raises as `sync` does."""
+        """Return the result of `fetch` once all sent events are judged. Raises as `sync` does."""
         self.emitter.check_process()
         services = self.services
         services.control.check_configured()
@@ -312,7 +313,7 @@ class SessionCore:
         return fetch(self.session_id, position, max(deadline - time.monotonic(), 0.1))
 
     def read_judged(self, read: Callable[[RunReads, LogPosition | None, float], V], nothing: V) -> V:
-        """Return what is read once all that was sent is judged; `nothing` if nothing is known."""
+        """Return the result of a read once all sent events are judged; `nothing` without one."""
         runs = self.services.runs
         if runs is None:
             return nothing
@@ -321,7 +322,8 @@ class SessionCore:
     def sync(self, departures: int) -> SessionView:
         """Do what `Session.sync` does, but adopt nothing if the session was left meanwhile.
 
-        `departures`: their number when the caller began. A call may go on after its caller gave up.
+        `departures`: their number when the caller began. A call may continue after its caller gave
+        up.
         """
         try:
             view = self.fetch_judged(self.services.control.fetch_session)
@@ -334,7 +336,7 @@ class SessionCore:
         return view
 
     def adopt_view(self, view: SessionView) -> None:
-        """Take over what the processor knows. In `lock_then_notify` only. Raises
+        """Adopt the processor's record. In `lock_then_notify` only. Raises
         `SessionFenced`.
         """
         known, emitter = self.view, self.emitter
@@ -358,19 +360,19 @@ class SessionCore:
         known.agents, known.agent_count = tuple(view.agents), len(view.agents)
         known.is_member = any(agent.service_id == emitter.service_id for agent in view.agents)
         known.limits = view.limits
-        # What is held for its migration is Active again, in the same epoch, if that is aborted.
+        # A session held for its migration is Active again, in the same epoch, if that is aborted.
         state = "Terminated" if view.state == "Archived" else "Active" if view.is_held else view.state
         self.set_state(state, committed=not view.is_held)
 
     def renew_producer(self) -> ProducerConflict:
-        """Go on with a producer id of our own; return what is to be reported. Hold the lock."""
+        """Continue with a separate producer id; return the finding. Hold the lock."""
         shared = self.emitter.producer_id
         self.emitter.renew_producer()
         self.view.is_holder = False  # which of the two holds the session cannot be reported
         return ProducerConflict(self.session_id, shared)
 
     def lose(self) -> None:
-        """Take note that the session is another's, or over. Hold the lock."""
+        """Note that the session is another's, or over. Hold the lock."""
         view = self.view
         view.lost = view.detached = True
         view.sent_events = None
@@ -380,7 +382,7 @@ class SessionCore:
 
     @contextmanager
     def lock_then_notify(self) -> Iterator[None]:
-        """Hold the lock; call the callbacks of what was found meanwhile once it is released.
+        """Hold the lock; once it is released, call the callbacks for new findings.
 
         A callback may wait for another thread, and that thread for this session.
         """
@@ -391,14 +393,14 @@ class SessionCore:
             self.notify_pending()
 
     def notify_pending(self) -> None:
-        """Call the callbacks of what was found; do not hold the lock."""
+        """Call the callbacks for new findings; do not hold the lock."""
         with self.lock:
             pending, self._pending_findings = self._pending_findings, []
         for finding, raised in pending:
             self.services.watch.notifications.notify(finding, raised=raised)
 
     def note_finding(self, finding: ProducerError, *, raised: bool) -> None:
-        """Let `lock_then_notify` tell a finding. If it is `raised` by a verb, not to `on_error`."""
+        """Let `lock_then_notify` report a finding; not to `on_error` if a verb has `raised` it."""
         self._pending_findings.append((finding, raised))
 
     def notify_rejected(self, event_id: str, event_type: str, reason: RejectionReason) -> None:
@@ -412,7 +414,7 @@ class SessionCore:
             self.services.watch.notifications.notify(rejected, raised=True)
 
     def _note_fenced(self, holder: str, epoch: int) -> SessionFenced:
-        """Let `on_fenced` be notified, unless that was done; return what a verb is to raise."""
+        """Let `on_fenced` be notified, unless that was done; return the error for a verb."""
         fenced = SessionFenced(self.session_id, holder, epoch)
         if not self.view.lost:
             self.note_finding(fenced, raised=True)
@@ -440,13 +442,13 @@ class SessionCore:
     # For `context` and `durable`
 
     def call_reporter(self) -> CallReporter:
-        """Return how calls of models and tools are reported in this session."""
+        """Return the reporter of calls of models and tools in this session."""
         return CallReporter(
             self.session_id, self.emitter.may_block, self.is_active, self.send_event, self.services.on_error
         )
 
     def recorder(self) -> Recorder:
-        """Return how work is recorded in this session."""
+        """Return the recorder of work in this session."""
         services, view = self.services, self.view
         return Recorder(
             self.emitter.key,

@@ -1,7 +1,7 @@
 """The heartbeats of a session, and the timer thread that sends those of all sessions of a client.
 
-The thread holds sessions weakly and asks each before every heartbeat. So it keeps no session alive
-that has ended, that its agent dropped, or whose thread or task has ended.
+The thread holds sessions weakly and asks each before every heartbeat. So the thread keeps no
+session alive that has ended, that its agent dropped, or whose own thread or task has ended.
 """
 
 import heapq
@@ -41,7 +41,7 @@ def heartbeat_interval_s(limits: Limits, wanted_s: float) -> float:
 
 
 def lifeline_of(beats_with: BeatsWith) -> IsAlive | None:
-    """Return what tells whether the calling thread or task lives; None for the process.
+    """Return a test whether the calling thread or task lives; None for the process.
 
     The thread or task is held weakly. Raises `Invalid` for an unknown name, and for `task` outside
     an asyncio task.
@@ -97,7 +97,7 @@ class _Round(NamedTuple):
 
     @property
     def together_s(self) -> float:
-        """How much later other heartbeats may be due that go with these."""
+        """The delay within which other heartbeats are sent together with these."""
         return min(_TOGETHER_S, self.sessions[0].interval_s * _TOGETHER_PART)
 
 
@@ -129,7 +129,7 @@ class Heartbeats:
         """Call `send` every `interval_s` from now on, the first time sooner; return a token.
 
         `stop_heartbeat` takes the token. `send` is a bound method; its object is held weakly. `key`
-        is that of the records.
+        is the key of the records.
         """
         if self._pid != os.getpid():
             self._begin_empty()  # the lock of the parent's timer may be held for ever
@@ -204,7 +204,7 @@ class Heartbeats:
         return bool(taken)
 
     def _by_place(self, beating: list[_Beating]) -> list[_Beating]:
-        """Return sessions, one partition's after the other's.
+        """Return the sessions grouped by partition.
 
         Kafka's client sends a batch of a partition some milliseconds after its first record, and a
         batch costs as much as dozens of records.
@@ -230,7 +230,7 @@ class Heartbeats:
             return True
 
     def _queue_next(self, sent: list[_Round]) -> None:
-        """Queue the next heartbeats of those that go on; forget the sessions of the others."""
+        """Queue the next heartbeats of those that continue; forget the sessions of the others."""
         rounds: list[_Round] = []
         with self._wake:
             now_s = time.monotonic()

@@ -141,9 +141,9 @@ class Lifecycle:
             self._verdicts.end_despite(lambda: self._send_closed(message, metadata))
 
     def leave(self, error: BaseException | None) -> None:
-        """End the session as leaving a `with` block by `error` does.
+        """End the session as a `with` block does that is left by `error`.
 
-        Raises as `close` does, unless `error` is given: the caller must see that.
+        Raises as `close` does, unless `error` is given: the caller must see that error.
         """
         core = self._core
         if core.emitter.is_of_parent:  # which ends it
@@ -227,8 +227,9 @@ class Lifecycle:
     def _wait_admitted(self, wait_s: float | None) -> Flow[None]:
         """Wait until the tenant's quota admits the session, if the client knows of quotas.
 
-        Meanwhile it beats, so that the processor knows that it is wanted. `wait_s`: at most; None:
-        the client's setting. Raises as `Session.start` does; then the session has ended.
+        Meanwhile the session sends heartbeats, so that the processor knows that it is wanted.
+        `wait_s`: the longest wait; None: the client's setting. Raises as `Session.start` does; then
+        the session has ended.
         """
         core = self._core
         if not core.services.quotas:
@@ -262,7 +263,7 @@ class Lifecycle:
             except Unavailable:
                 if waits.now_s() >= deadline_s:
                     raise
-            except SessionLost:  # if the broker did not tell the place, the creation may not be judged yet
+            except SessionLost:  # without a reported place, the creation may not be judged yet
                 if log_position is not None or waits.now_s() >= deadline_s:
                     raise
             else:

@@ -1,4 +1,4 @@
-"""What a session does to move: the source offers it and waits, the target accepts it."""
+"""Moves a session: the source offers it and waits, the target accepts it."""
 
 from functools import partial
 from typing import NamedTuple
@@ -19,13 +19,13 @@ from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS
 #
 # SessionaryError
 # └── ProducerError
-#     └── MigrationAborted(reason_code)    a migration of the session did not come about
+#     └── MigrationAborted(reason_code)    a migration of the session was not completed
 #
 # The bases, and the client's other errors, are in `sessionary.producers.errors`.
 
 
 class MigrationAborted(ProducerError):
-    """A migration did not come about: the session stays where it is, and goes on there.
+    """A migration was not completed: the session stays with its service, and continues there.
 
     Attributes:
         session_id: The session.
@@ -60,7 +60,7 @@ class MigrationResult(NamedTuple):
 
 
 class OfferedMigration(NamedTuple):
-    """A migration that was offered here, and how the session was then."""
+    """A migration that was offered here, with the state of the session at that time."""
 
     migration_id: str
     target_service: str
@@ -104,7 +104,7 @@ class Migration:
     def follow(self, offered: OfferedMigration) -> Flow[MigrationResult]:
         """Wait for the verdict on an offer, and then for the migration's end.
 
-        Meanwhile polls tell nothing: that the session left is no surprise.
+        Meanwhile polls report nothing: the session's departure is expected.
         """
         core, known = self._core, self._core.view
         with core.lock:
@@ -124,7 +124,7 @@ class Migration:
                 try:
                     view = yield Do(core.fetch_view)
                 except Unavailable:
-                    continue  # the processor goes on, and may tell it later
+                    continue  # the processor continues, and may report it later
             raise Unavailable(f"how migration {offered.migration_id} ended is not known; sync() tells it later", 1.0)
         finally:
             with core.lock:
@@ -171,7 +171,7 @@ class Migration:
         return MigrationAborted(self._core.session_id, offered.migration_id, offered.target_service, reason_code)
 
     def _leave_migrated(self, offered: OfferedMigration, view: SessionView) -> None:
-        """Leave a session that is another service's now; tell what was rejected in the meantime."""
+        """Leave a session that another service owns now; report events rejected in the meantime."""
         core, known = self._core, self._core.view
         with core.lock_then_notify():
             if known.sent_events is not None:
@@ -184,7 +184,7 @@ class Migration:
     # The target
 
     def report_loaded(self, migration_id: str) -> SessionView:
-        """Say that the session is loaded; return it once that is judged."""
+        """Report that the session is loaded; return it once the report is judged."""
         with self._core.lock:
             sent = self._core.send_awaited(SessionMigrationLoaded(migration_id), NO_FIELDS)
             self._core.keep_rejection(sent.event_id, "UNKNOWN")  # the caller looks again

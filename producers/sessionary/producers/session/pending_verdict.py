@@ -1,4 +1,4 @@
-"""The verb whose verdict a session waits for, and what follows if the session is left before."""
+"""The verb whose verdict a session waits for, also after the session is left."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class PendingVerdict:
 
     @property
     def continues_snapshot(self) -> bool:
-        """True if the session goes on with the content of its last snapshot: after a pause."""
+        """True if the session continues with the content of its last snapshot: after a pause."""
         return self.verb == "resume" and self.local_state == "Paused"
 
     @property
@@ -39,7 +39,7 @@ class PendingVerdict:
 
     @property
     def is_in_log(self) -> bool:
-        """True once the event is in the log, so that what is sent from now on comes after it."""
+        """True once the event is in the log, so that later events come after it."""
         return self._receipt is not None and self._receipt.error is None
 
     def on_receipt(self, receipt: Receipt) -> None:
@@ -67,7 +67,7 @@ class PendingVerdict:
 
 
 def wait_acknowledged(sent: PendingVerdict, what: str, timeout_s: float) -> None:
-    """Wait until the broker has an event. Raises `Unavailable`, which says of `what`."""
+    """Wait until the broker has an event. Raises `Unavailable`, which names `what`."""
     try:
         wait_recorded(sent, what, timeout_s)
     except Unavailable as error:

@@ -1,4 +1,4 @@
-"""A session as the watch sees it: what polls find is adopted, unless a verb is at work."""
+"""A session as the watch sees it: findings of polls are adopted, unless a verb is at work."""
 
 import weakref
 from collections.abc import Callable, Mapping
@@ -32,9 +32,9 @@ _HELD_FROM = ("Active", "Error")
 
 
 class PolledSession:
-    """Adopts what polls find of one session. Its methods take the lock, and never wait for it long.
+    """Adopts polls' findings on one session. Its methods take the lock, and never wait for it long.
 
-    They return what is to be reported, if it is new.
+    They return findings to report, if these are new.
     """
 
     __slots__ = ("_core", "_view")
@@ -58,7 +58,7 @@ class PolledSession:
         return view.local_state, emitter.epoch, holder, view.agent_count
 
     def leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerConflict | None:
-        """Take a new producer id if more was judged under ours than this object has sent."""
+        """Take a new producer id if more events were judged under ours than this object sent."""
         core = self._core
         if judged_seq <= core.emitter.last_seq or not core.lock.acquire_now():
             return None
@@ -70,33 +70,34 @@ class PolledSession:
             core.lock.release()
 
     def adopt_change(self, change: ChangedSession) -> ProducerError | None:
-        """Take what a poll found.
+        """Adopt a poll's finding.
 
         Waits for the lock for a moment only, and only if the epoch was raised: a heartbeat that is
         just being sent must not keep a fenced session from learning of it until the next poll.
 
-        In one epoch a session does not come back from Timeout, and never from its end, so that this
-        holds whatever was sent since.
+        In one epoch a session does not come back from Timeout, and never from its end. So the
+        finding holds, whatever was sent since.
         """
         view, emitter = self._view, self._core.emitter
         if change.rejections:  # not reported again, so that it must count although a verb runs
-            view.bars = NO_BARS  # what was rejected may be what led to the known state
+            view.bars = NO_BARS  # the rejected event may have led to the known state
         is_raised = change.epoch is not None and change.epoch > emitter.epoch
         if not self._core.lock.acquire_within(_PATIENCE_S if is_raised else 0):
             return None  # a verb holds it, or the next poll finds it again
-        if change.agents > view.agent_count:  # what was sent meanwhile may have been overtaken
+        if change.agents > view.agent_count:  # events sent meanwhile may have been overtaken
             view.agent_count, view.is_update_open = change.agents, True
         try:
             is_own_end = view.local_state == "Terminated" and not view.notified_lost
             if view.pending is not None or view.offered is not None or view.lost or is_own_end:
-                return None  # a verb that waits tells it
+                return None  # a verb that waits reports it
             known, own_id = emitter.epoch, emitter.producer_id
             epoch = known if change.epoch is None else change.epoch
             if epoch > known and view.is_holder and change.holder not in (None, own_id):
                 self._core.lose()
                 return SessionFenced(view.session_id, f"{change.holder}", epoch)
             if epoch == known and change.state == "Paused" and view.is_holder and view.local_state in _HELD_FROM:
-                # That of a migration is short: the session is another's, or ours again, at once.
+                # The hold of a migration is short: the session is another's, or ours again, at
+                # once.
                 return None if change.reason_code == _MIGRATION else self._adopt_pause(change)
             is_over = change.state in ("Terminated", "Archived")
             return self._adopt_reported_state(change) if epoch == known or is_over else None
@@ -106,7 +107,7 @@ class PolledSession:
     def go_on(self, change: ChangedSession) -> SessionGoesOn | None:
         """Adopt the epoch that an operator or a clock has given. Blocks while it asks.
 
-        Without an answer of the control API, the next poll finds it again.
+        Without an answer of the control API, the next poll finds the epoch again.
         """
         if not self._may_go_on(change.state, change.epoch, change.holder, change.holder_epoch):
             return None
@@ -128,10 +129,10 @@ class PolledSession:
         return SessionGoesOn(core.session_id, view.epoch, view.reason_code or "UNKNOWN")
 
     def _may_go_on(self, state: str | None, epoch: int | None, holder: str | None, holder_epoch: int | None) -> bool:
-        """Return whether this object goes on in a session whose epoch was raised.
+        """Return whether this object keeps a session whose epoch was raised.
 
-        Only the holder does, and only if no client's event has given an epoch since its own: so an
-        operator's resume does not fence it off, and another process's does.
+        Only the holder does, and only if no client's event has given an epoch since its own. So an
+        operator's resume does not fence the holder off, but another process's does.
         """
         view, known = self._view, self._core.emitter.epoch
         return (
@@ -180,7 +181,7 @@ def watch_core(core: SessionCore) -> None:
     core.view.sent_events = core.services.watch.watch_session(find, core.emitter)
 
 
-# How a session's core is made, and how a session that exists is opened.
+# Makes a session's core, and opens a session that exists.
 
 
 def new_core(
@@ -192,9 +193,9 @@ def new_core(
     state_schema_version: int = 1,
     is_alive: IsAlive | None = None,
 ) -> SessionCore:
-    """Return the core of a session, which the client's watch knows. Sends nothing.
+    """Return the core of a session, known to the client's watch. Sends nothing.
 
-    `is_alive`: of the thread or task that the heartbeats end with, if there is one. Raises
+    `is_alive`: tests the thread or task that the heartbeats end with, if there is one. Raises
     `Invalid` if the state cannot be written as JSON.
     """
     state_json = canonical_json({} if state is None else state)

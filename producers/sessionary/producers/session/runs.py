@@ -1,4 +1,4 @@
-"""The runs of a session, and the tasks that it asks workers for."""
+"""The runs of a session, and its tasks for workers."""
 
 import uuid
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ class Runs:
         return str(task_id)
 
     def note_task(self, task_id: str, log_position: tuple[int, int] | None) -> None:
-        """Remember where a task was asked for: questions about it wait until that is judged."""
+        """Remember the place of a task's request: questions about the task wait for its verdict."""
         positions = self._core.services.task_positions
         if log_position is not None:
             positions[task_id] = log_position
@@ -106,7 +106,7 @@ class Runs:
         self.note_task(task_id, log_position)
 
 
-# What a session reads of the processor without adopting it: execution, artifacts, its state.
+# A session's reads of the processor that it does not adopt: execution, artifacts, its state.
 
 
 class RecordedReads:
@@ -132,7 +132,7 @@ class RecordedReads:
         )
 
     def verify(self) -> None:
-        """Compare version and hash of the state that is known here with the processor's."""
+        """Compare version and hash of the local state with the processor's."""
         core, mine = self._core, self._core.view
         while True:
             with core.lock:

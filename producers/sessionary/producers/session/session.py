@@ -1,8 +1,8 @@
 """One session as an agent uses it: all public verbs, in one class and five named groups.
 
-It is one module because its docstrings are the reference. Each verb is a line: the work is done by
-the collaborators in this folder, which hold the session's core. `generation.async_faces` makes
-`async_session` of this text, so that a signature or a docstring is never another one there.
+It is one module because its docstrings are the reference. Each verb is a line: the collaborators in
+this folder, which hold the session's core, do the work. `generation.async_faces` makes
+`async_session` of this text, so that signatures and docstrings are the same there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,11 +67,10 @@ class SessionLifecycle:
         Lifecycle(self.core).fail_start(reason, message, metadata)
 
     def enter_phase(self, phase: Phase, **metadata: Unpack[EventMetadata]) -> None:
-        """Set the session's phase, an attribute beside its state.
+        """Set the session's phase, an attribute separate from its state.
 
-        The other verbs send the phases that they need themselves. Only the owning service may
-        change the phase; the processor rejects a phase that is out of order. Raises as
-        `Session.emit` does.
+        The other verbs send their phases themselves. Only the owning service may change the phase;
+        the processor rejects a phase that is out of order. Raises as `Session.emit` does.
         """
         Lifecycle(self.core).enter_phase(phase, metadata)
 
@@ -107,8 +106,8 @@ class SessionConversation:
     def read(self, last: int = LAST_DEFAULT, *, load_artifacts: bool = True) -> Sequence[MessageView]:
         """Return the last turns of the conversation in order, whichever process sent them.
 
-        Waits as `sync` does until the processor has judged what this client sent; rejected turns
-        are not among them.
+        Waits as `sync` does until the processor has judged this client's events; rejected turns are
+        not included.
 
         Args:
             last: How many turns, from 0 to 200.
@@ -118,7 +117,8 @@ class SessionConversation:
         Raises:
             Invalid: `last` is out of bounds.
             SettingsError: A text is an artifact, and the client has no library.
-            ArtifactMissing: The library has no such text any more; or as it raises otherwise.
+            ArtifactMissing: The library no longer has such a text; or as the library raises
+                otherwise.
 
         Otherwise raises as `sync` does.
         """
@@ -151,7 +151,7 @@ class SessionAgents:
     ) -> Agent:
         """Return an agent of the session, registered if it is not yet.
 
-        Adopts what the processor has, as `Session.sync` does.
+        Adopts the processor's record, as `Session.sync` does.
 
             researcher = session.agents.get("researcher_1", "researcher")
 
@@ -160,7 +160,7 @@ class SessionAgents:
 
         Args:
             agent_id: The agent's id, a name that is unique in its session.
-            role: What the agent does: `researcher`, `analyzer`, `writer` or any other; see
+            role: The agent's role: `researcher`, `analyzer`, `writer` or any other; see
                 `Agent.view`. None: the agent is registered already.
             service_id: The agent's service; by default this client's.
             metadata: As in `Session.emit`.
@@ -168,8 +168,8 @@ class SessionAgents:
         Raises:
             Invalid: The agent is not registered and no role is given, or it is registered with
                 another role or service.
-            Rejected: The processor rejects it: `not_member` to another service than the owning one,
-                `too_many_agents`.
+            Rejected: The processor rejects the agent: `not_member` if the service does not own the
+                session, `too_many_agents`.
 
         Otherwise raises as `Session.sync` and `Session.emit` do.
         """
@@ -196,7 +196,7 @@ class SessionAgents:
         Args:
             to: The taker, or its id.
             from_agent: The giver, or its id.
-            context: What is passed beside the shared results; it stays in the session's history.
+            context: Passed in addition to the shared results, and kept in the session's history.
             sync_type: Why, for programs.
             metadata: As in `Session.emit`.
 
@@ -206,7 +206,7 @@ class SessionAgents:
 
 
 class SessionMigration:
-    """How a session moves to another service, as `session.migration`."""
+    """Moves a session to another service, as `session.migration`."""
 
     __slots__ = ("core",)
 
@@ -218,11 +218,11 @@ class SessionMigration:
     ) -> MigrationResult:
         """Move the session to another service, and wait until it is there.
 
-        A client of that service takes it by `accept_migrations`. The session goes on here until the
-        target has loaded it; then the processor holds it, and rejects what this object sends, until
-        the target has accepted the same state. Then this object has left the session: it beats no
-        more, and its verbs raise `SessionFenced`. This service is asked to clean up, with the
-        reason `migrated`.
+        A client of that service takes the session by `accept_migrations`. The session continues
+        here until the target has loaded it. Then the processor holds the session, and rejects this
+        object's events, until the target has accepted the same state. Then this object has left the
+        session: its heartbeats stop, and its verbs raise `SessionFenced`. This service is asked to
+        clean up, with the reason `migrated`.
 
         Args:
             to: The service that is to own the session.
@@ -231,13 +231,13 @@ class SessionMigration:
             metadata: As in `Session.emit`.
 
         Returns:
-            What was completed.
+            The completed migration.
 
         Raises:
-            MigrationAborted: The session stays, and goes on here; `reason_code` says why.
+            MigrationAborted: The session stays, and continues here; `reason_code` says why.
             Rejected: The offer was rejected, for example with `migration_open` or `not_owner`.
-            Unavailable: It is not known how it ended, or whether it began. `Session.sync` tells it
-                later.
+            Unavailable: It is unknown how the migration ended, or whether it began. `Session.sync`
+                reports it later.
             SessionLost: The session was archived meanwhile.
             Invalid: `to` is no name, or our own service; or `ttl_s` is out of bounds.
             AuthenticationFailed: Kafka or the control API rejects our credentials.
@@ -259,8 +259,8 @@ class SessionRecords:
     def execution(self) -> ExecutionView:
         """Return the session's open runs, their steps and tool calls.
 
-        The session's content is in `state`, what was said in `session.conversation`. Waits and
-        raises as `Session.sync` does.
+        The session's content is in `state`, its turns in `session.conversation`. Waits and raises
+        as `Session.sync` does.
         """
         return RecordedReads(self.core).execution()
 
@@ -274,12 +274,11 @@ class SessionRecords:
     def verify(self) -> None:
         """Compare version and hash of the state that this object knows with the processor's.
 
-        Waits as `Session.sync` does until the processor has judged what
-        this client sent.
+        Waits as `Session.sync` does until the processor has judged this client's events.
 
         Raises:
-            StateMismatch: They differ: another process updated the state, or an update of this
-                object was rejected or lost.
+            StateMismatch: The states differ: another process updated the state, or an update of
+                this object was rejected or lost.
 
         Otherwise raises as `Session.sync` does.
         """
@@ -303,7 +302,7 @@ class Session:
     - with `beats_with="thread"` or `"task"`: the thread that created or attached it has died, or
       the asyncio task is done.
 
-    Heartbeats say that the process lives; limits on idle time and duration, that work goes on.
+    Heartbeats show that the process lives; limits on idle time and duration, that work proceeds.
 
     Leaving the `with` block ends the session with the event that is legal in its state:
 
@@ -316,11 +315,11 @@ class Session:
     A session that was detached, or that the processor has timed out, is left as it is. In the block
     the session is the current one: see `current_session`.
 
-    The verbs of every day are its own. The others are in groups: `lifecycle`, `conversation`,
-    `agents`, `migration` and `records`.
+    The most frequent verbs are methods of the session. The others are in groups: `lifecycle`,
+    `conversation`, `agents`, `migration` and `records`.
 
     Attributes:
-        core: The inside of the session, for sessionary's own modules.
+        core: The session's implementation, for sessionary's own modules.
     """
 
     def __init__(self, core: SessionCore) -> None:
@@ -360,9 +359,9 @@ class Session:
     def lost(self) -> bool:
         """True if the processor rejects what this object sends, as far as this object knows.
 
-        It was timed out for good, ended or taken over by others, or its creation was rejected.
-        Verbs go on as before: what they send is kept on the rejected topic. If the setting
-        `control_url` is set, this is known within some seconds (`poll_interval_s`), else after a
+        The session was timed out for good, ended or taken over by others, or its creation was
+        rejected. Verbs work as before: their events are kept on the rejected topic. With the
+        setting `control_url`, this is known within some seconds (`poll_interval_s`), else after a
         `sync`.
         """
         return self.core.view.lost
@@ -378,27 +377,27 @@ class Session:
 
     @property
     def lifecycle(self) -> SessionLifecycle:
-        """The rarer verbs of its life: phases, a start that failed, ends of other kinds."""
+        """The rarer verbs of the life cycle: phases, a start that failed, ends of other kinds."""
         return SessionLifecycle(self.core)
 
     @property
     def conversation(self) -> SessionConversation:
-        """Its conversation: the last turns, and results of tools."""
+        """The session's conversation: the last turns, and results of tools."""
         return SessionConversation(self.core)
 
     @property
     def agents(self) -> SessionAgents:
-        """The agents that share it."""
+        """The agents that share the session."""
         return SessionAgents(self.core)
 
     @property
     def migration(self) -> SessionMigration:
-        """How it moves to another service."""
+        """The verbs that move the session to another service."""
         return SessionMigration(self.core)
 
     @property
     def records(self) -> SessionRecords:
-        """What the processor has of it: runs, artifacts, its state."""
+        """The processor's records of the session: runs, artifacts, its state."""
         return SessionRecords(self.core)
 
     # Work
@@ -416,8 +415,8 @@ class Session:
 
         Args:
             payload: The event.
-            occurred_at: When it happened; must have a timezone. None means now.
-            metadata: What else the envelope says, as in `EventMetadata`; every verb takes them.
+            occurred_at: Time of the event; must have a timezone. None means now.
+            metadata: Further fields of the envelope, as in `EventMetadata`; every verb takes them.
 
         Returns:
             The event's id, a UUID.
@@ -427,8 +426,8 @@ class Session:
                 a name of more than 256 characters), the event is larger than 1 MiB, or
                 `occurred_at` has no timezone.
             QueueFull: Under delivery policy `block` there was no room in time.
-            NotAllowed: The session's state, or its owner, does not allow the event. What another
-                process may have made possible is sent.
+            NotAllowed: The session's state, or its owner, does not allow the event. An event that
+                another process may have made possible is sent.
             SessionEnded: This object has ended the session.
             SessionFenced: Another process took the session over, and `sync` has found out.
             VerdictPending: A verdict is awaited.
@@ -527,9 +526,9 @@ class Session:
         """Replace the session's content, and wait until Kafka has the update.
 
         The processor rejects an update that is based on a version which is no longer the last one.
-        Without agents the verb does not wait for that; `sync` shows what the processor has. In a
-        session with agents, as far as this object knows, it waits for the verdict, whatever `wait`
-        says, so that no agent's update is lost unnoticed.
+        Without agents the verb does not wait for the verdict; `sync` shows the processor's content.
+        In a session with agents, as far as this object knows, the verb always waits for the
+        verdict, whatever `wait` says, so that no agent's update is lost unnoticed.
 
         Args:
             state: The new content, a JSON object of at most about 1 MiB.
@@ -541,14 +540,15 @@ class Session:
             The version of the new content; the old one if the session is not Active.
 
         Raises:
-            VersionConflict: In a session with agents: another one updated the content first. The
-                error has it, and `state` has it too: make the change there, and update again.
-            Rejected: In a session with agents: the processor rejected it for another reason.
+            VersionConflict: In a session with agents: another agent updated the content first. The
+                error and `state` have the new content: make the change there, and update again.
+            Rejected: In a session with agents: the processor rejected the update for another
+                reason.
             Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
                 or is too large.
             Unavailable: The broker has not acknowledged the update within `verdict_timeout_s`, or
-                it is lost; with agents also if the processor has not answered. If it is not lost it
-                is still sent: do not repeat it, but `sync`.
+                the update is lost; with agents also if the processor has not answered. An update
+                that is not lost is still sent: do not repeat it, but `sync`.
 
         Otherwise raises as `emit` does.
         """
@@ -568,9 +568,9 @@ class Session:
                 answer = ask_model(prompt)
                 call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
 
-        Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`;
-        they have one step id. A call that raises has a usage only if tokens or cost were set.
-        Entering and leaving raise as `emit` does, but never hide what the block raised.
+        Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`,
+        all with one step id. A call that raises has a usage only if tokens or cost were set.
+        Entering and leaving raise as `emit` does, but never hide the exception of the block.
 
         Args:
             model: Name of the model.
@@ -598,25 +598,25 @@ class Session:
 
         Its events are `run_started` and `run_running`, then `run_completed`, `run_failed` or
         `run_cancelled`. Entering (`QuotaExceeded` if the tenant's quota rejects it) and leaving
-        raise as `emit` does, but never hide what the block raised.
+        raise as `emit` does, but never hide the exception of the block.
 
         Args:
-            task_type: What kind of task it is.
-            mode: An `attached` run lives with its session: it is paused if the session times out,
-                fails if it ends, and may take `attached_run_ms`; one that is silent sends a
-                heartbeat every five seconds. A `detached` one goes on while the session is held or
-                has timed out, and the session is not archived before the run ends.
-            expected_ms: How long it is expected to take; `Invalid` if that is more than it may.
-            input: What the run is given, as JSON can hold it.
-            plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
-            resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
+            task_type: The kind of task.
+            mode: An `attached` run lives with its session: the run is paused if the session times
+                out, fails if the session ends, and may take `attached_run_ms`. A silent one sends a
+                heartbeat every five seconds. A `detached` run continues while the session is held
+                or has timed out, and the session is not archived before the run ends.
+            expected_ms: The expected duration; `Invalid` if it exceeds the run's limit.
+            input: The run's input, as JSON can hold it.
+            plan: The run's plan, if there is one yet: for a resumption, a list of the steps' names.
+            resume: If the session has a run of this `run_id`, resume it, as `resume_run` does.
             quota_wait_s: Longest wait for the quota; default: the client's setting.
             metadata: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
         return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, metadata)
 
     def resume_run(self, run_id: str, /, **metadata: Unpack[EventMetadata]) -> Run:
-        """Return a run of this session that has begun before, for use in `with`: it goes on.
+        """Return a run of this session that has begun before, resumed, for use in `with`.
 
             with session.resume_run("report-7") as run:
                 facts = run.step("collect", collect_facts)  # not run again if it succeeded
@@ -626,14 +626,14 @@ class Session:
 
         Args:
             run_id: The run's id.
-            metadata: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
+            metadata: As in `emit`, of the run's own events. `actor`: a person who resumes a run
                 although it has failed for good.
 
         Entering the block raises:
             RunNotFound: There is no such run.
-            RunOver: It has failed for good, or was cancelled.
+            RunOver: The run has failed for good, or was cancelled.
             ToolCallUnresolved: A tool call may have taken effect; a person must decide.
-            Rejected: The processor does not let it go on; else as `sync` and `emit`.
+            Rejected: The processor does not resume the run; else as `sync` and `emit`.
         """
         return Runs(self.core).resume_run(run_id, metadata)
 
@@ -644,17 +644,19 @@ class Session:
 
             task_id = session.start_task("model_training", {"model": "m1", "epochs": 10})
 
-        The task is a detached run: it goes on without this client and its session. Its id is all
-        that `SessionClient.check_task_status` and its kin need. With quotas it may have to wait.
+        The task is a detached run: it continues without this client and session. The id is
+        sufficient for `SessionClient.check_task_status` and the like. With quotas the task may have
+        to wait.
 
         Args:
             task_type: Name of the function, as the workers know it.
-            input: What it is given, as JSON can hold it.
+            input: The task's input, as JSON can hold it.
             timeout_s: How long Kafka may take to acknowledge the request.
             metadata: As in `emit`, but for `run_id`.
 
         Raises:
-            Unavailable: Kafka has not acknowledged the request. It stays queued as other events do.
+            Unavailable: Kafka has not acknowledged the request. The request stays queued as other
+                events do.
             DeliveryFailed: The request is lost.
         """
         return run_session_flow(self.core, Runs(self.core).start_task(task_type, input, timeout_s, metadata))
@@ -669,20 +671,20 @@ class Session:
                 send_invoice()
 
         An operator answers by `sessionary question approve` or `deny`, or by the control API. If
-        none does in time, the question expires, which is a denial. The session is Active again
-        whichever it is, in the next epoch; it sends no heartbeats meanwhile. If a process ends
-        while it waits, another one may `attach` to the session and ask the same question: it takes
-        the session over, and waits for the answer to the open one.
+        none does in time, the question expires, which is a denial. In each case the session is
+        Active again, in the next epoch; it sends no heartbeats meanwhile. If a process ends while
+        it waits, another process may `attach` to the session and ask the same question. That
+        process takes the session over, and waits for the answer to the open question.
 
         Args:
-            question: What is asked, for people.
-            deadline: For so long it may be answered, in seconds or as a `timedelta`. It takes the
-                place of the limit `hold_ms`, which is the default.
+            question: The question, for people.
+            deadline: Time for an answer, in seconds or as a `timedelta`. Replaces the limit
+                `hold_ms`, which is the default.
             metadata: As in `emit`.
 
         Returns:
             The answer: `approved`, `reason_code` (`approved`, `denied` or `expired`), `by` whom,
-            and the `text` that he gave.
+            and that person's `text`.
 
         Raises:
             Rejected: The processor rejected the pause, for example because others hold the session.
@@ -730,7 +732,8 @@ class Session:
     ) -> Self:
         """Start a created session: validate, connect, become Active.
 
-        With quotas (setting `quotas`) it waits for its tenant's before; it beats meanwhile.
+        With quotas (setting `quotas`) the session first waits for its tenant's quota, and sends
+        heartbeats meanwhile.
 
         Args:
             validate: Called in phase `validating`. If it raises, the session ends with
@@ -744,8 +747,9 @@ class Session:
             This session.
 
         Raises:
-            QuotaExceeded: The quota rejected it, or it waited for so long. It has ended.
-            SessionEnded: It ended while it waited.
+            QuotaExceeded: The quota rejected the session, or the wait was too long. The session has
+                ended.
+            SessionEnded: The session ended while it waited.
 
         Otherwise raises as `emit` and, with quotas, `sync` do.
         """
@@ -770,14 +774,14 @@ class Session:
     def resume(self, resume_plan: str | None = None, **metadata: Unpack[EventMetadata]) -> dict[str, Json]:
         """Make a Paused or timed-out session Active again. Blocks until the processor's verdict.
 
-        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
-        again to go on waiting: nothing is sent twice.
+        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume` again
+        to keep waiting: nothing is sent twice.
 
         Args:
             resume_plan: How the work continues, for people.
 
         Returns:
-            The session's content: that of the snapshot after a pause.
+            The session's content; after a pause the content of the snapshot.
 
         Raises:
             Rejected: The processor rejected; the session is unchanged.
@@ -809,8 +813,8 @@ class Session:
     def recover(self, resume_plan: str | None = None, **metadata: Unpack[EventMetadata]) -> dict[str, Json]:
         """Return from state Error to Active. Blocks until the processor's verdict.
 
-        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
-        again to go on waiting: nothing is sent twice.
+        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover` again
+        to keep waiting: nothing is sent twice.
 
         Args:
             resume_plan: How the work continues, for people.
@@ -848,8 +852,9 @@ class Session:
         """End the session with the event that is legal in its state.
 
         Does nothing if the session has ended, or if the processor has timed it out. Works also
-        while a verdict is awaited. Until that is known the session beats, and if it is granted,
-        another thread ends it at its new epoch, unless the client is closed. Raises as `emit` does.
+        while a verdict is awaited. Until the verdict is known the session sends heartbeats. If the
+        verb is granted, another thread ends the session at its new epoch, unless the client is
+        closed. Raises as `emit` does.
         """
         Lifecycle(self.core).close(message, metadata)
 

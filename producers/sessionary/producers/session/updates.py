@@ -1,7 +1,7 @@
 """Updates of a session's content, and its snapshots.
 
 With agents, several processes update one content. Each update then waits for its verdict, one after
-the other: a rejected one is reported at once, with what to base the next one on. The client of an
+the other: a rejected one is reported at once, with the base for the next one. The client of an
 agent cannot know without asking whether another has joined, so it waits as soon as it has an agent.
 """
 
@@ -60,7 +60,7 @@ class Updates:
             return snapshot.snapshot_id
 
     def _send_update(self, state: Mapping[str, Json], metadata: EventMetadata) -> tuple[PendingVerdict, int]:
-        """Send an update of the content; return it, and the version that the content has now."""
+        """Send an update of the content; return the update and the content's new version."""
         core, view = self._core, self._core.view
         updating_at = _now_us()
         text, fields = canonical_json(state), envelope_fields(metadata)
@@ -95,9 +95,9 @@ class Updates:
             raise Rejected("state_updated", rejection)
 
     def _settle_update(self) -> None:
-        """Learn what became of an update whose verdict did not come. Raises `VersionConflict`.
+        """Find out the outcome of an update whose verdict did not come. Raises `VersionConflict`.
 
-        If it was rejected, the next one would be based on a content that never was.
+        After a rejection, the next update would be based on a content that never existed.
         """
         known = self._core.view
         view = self._core.fetch_judged(self._core.services.control.fetch_session)
@@ -106,7 +106,7 @@ class Updates:
             raise self._adopt_content(view)
 
     def _adopt_content(self, view: SessionView) -> VersionConflict:
-        """Take over the processor's content; return the error that tells it."""
+        """Take over the processor's content; return the error that reports it."""
         known = self._core.view
         with self._core.lock:
             base, known.version, known.state_json = known.version, view.version, view.state_json

@@ -1,6 +1,6 @@
-"""How a session waits for the verdict on a verb, and ends although one is awaited.
+"""Waits for the verdict on a verb, and ends a session although one is awaited.
 
-A session that is left before its verdict is known is ended once more if that is granted later.
+A session that is left before its verdict is known is ended once more if the verb is granted later.
 """
 
 import time
@@ -34,7 +34,7 @@ class Verdicts:
         self._core = core
 
     def ask(self, verb: str, payloads: list[Payload], fields: EnvelopeFields = NO_FIELDS) -> PendingVerdict:
-        """Send `payloads`, unless done before; return what `wait` takes."""
+        """Send `payloads`, unless done before; return the argument of `wait`."""
         core, view = self._core, self._core.view
         with core.lock:
             pending = view.pending
@@ -43,7 +43,7 @@ class Verdicts:
                     raise VerdictPending(pending.verb)
                 return pending
             core.services.control.check_configured()
-            view.bars = NO_BARS  # the verdict tells, and the state with it
+            view.bars = NO_BARS  # the verdict decides, and the state with it
             for payload in payloads[:-1]:
                 core.send_event(payload, fields)
             pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])], view.local_state)
@@ -98,8 +98,9 @@ class Verdicts:
     def end_despite(self, end: Callable[[], None]) -> None:
         """Call `end`, which ends the session, although a verdict may be awaited. Hold the lock.
 
-        If that verdict comes later and raised the epoch, the processor has rejected what `end`
-        sent. Then another thread calls it again, in the state and epoch that the verdict led to.
+        If that verdict comes later and raised the epoch, the processor has rejected the event of
+        `end`. Then another thread calls `end` again, in the state and epoch that the verdict led
+        to.
         """
         core, view = self._core, self._core.view
         pending, view.pending = view.pending, None
@@ -114,10 +115,11 @@ class Verdicts:
             core.beats.beat_until_followed(pending)
 
     def _is_reached(self, verb: str, view: SessionView) -> bool:
-        """Return True if a verb has led where it should.
+        """Return True if a verb has led to its goal.
 
-        A worker that took the partition over does not know what the one before it decided. It knows
-        the session's holder and state, and every verb that takes no session leads to Active.
+        A worker that took the partition over does not know the decisions of its predecessor. The
+        worker knows the session's holder and state, and every verb that takes no session leads to
+        Active.
         """
         if view.verdict is not None and view.verdict.kept:
             return view.verdict.applied
@@ -126,7 +128,7 @@ class Verdicts:
         return view.verdict is None or view.state == "Active"
 
     def _wait_view(self, pending: PendingVerdict, deadline: float) -> SessionView:
-        """Wait for the processor. Without an offset, only a raised epoch tells that it applied."""
+        """Wait for the processor. Without an offset, only a raised epoch shows that it applied."""
         core = self._core
         position = pending.wait_position(deadline - time.monotonic())
         while True:

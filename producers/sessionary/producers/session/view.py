@@ -1,7 +1,8 @@
-"""What one process knows of one session, under the session's lock.
+"""One process's view of one session, under the session's lock.
 
-The view is not authoritative: the processor decides. It is used to choose the legal last event, to
-know when heartbeats are due, and to reject at once what the processor is certain to reject.
+The view is not authoritative: the processor decides. The client uses the view to choose the legal
+last event, to know when heartbeats are due, and to reject at once events that the processor is
+certain to reject.
 """
 
 import json
@@ -97,7 +98,7 @@ class SessionLock:
         return self._lock.acquire(timeout=seconds)
 
     def release(self) -> None:
-        """Release what `acquire_now` or `acquire_within` took."""
+        """Release the lock after `acquire_now` or `acquire_within`."""
         self._lock.release()
 
 
@@ -154,7 +155,7 @@ class LocalView:
         self.is_member = False  # an agent of this service is registered
         self.version = 1
         self.snapshot_id: str | None = None
-        self.created_id = ""  # of the event that created it, if this object did
+        self.created_id = ""  # id of the event that created it, if this object did
         self.pending: PendingVerdict | None = None  # the verdict that a verb waits for
         self.followed: PendingVerdict | None = None  # one that ends the session once more, if it is granted
         self.is_queued = False  # it waits for its tenant's quota, and beats so that it is not given up
@@ -163,7 +164,7 @@ class LocalView:
         self.is_holder = False  # this client created the session, or took it over
         self.fenced_by: tuple[str, int] | None = None  # who holds the session, and its epoch
         self.agents: Sequence[AgentMember] = ()  # of the session, as far as this object knows
-        self.agent_count = 0  # a poll tells only that
+        self.agent_count = 0  # a poll reports only the number
         self.is_update_open = False  # the verdict on the last update did not come
         self.departures = 0  # how often the session was ended, detached or left
         self.bars: Bars = NO_BARS  # events that the processor is certain to reject in this state
@@ -180,7 +181,7 @@ class LocalView:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no last event is to be sent: it ended, or only the processor ends it."""
+        """Whether no last event is to be sent: the session ended, or only the processor ends it."""
         return self.local_state in ("Terminated", "Timeout")
 
     def new_snapshot(self) -> Snapshot:
@@ -188,10 +189,10 @@ class LocalView:
         return full_snapshot(self.state_json, self.schema_version, self.snapshot_id)
 
     def update_bars(self, *, committed: bool) -> None:
-        """Find out what is certain to be rejected in a state that was entered."""
+        """Find the events that are certain to be rejected in a state that was entered."""
         if committed:
             self.lost_before = self.emitter.lost_events
-        # In a shared session, another process may keep it from the state that we asked for.
+        # In a shared session, another process may prevent the state that we asked for.
         if committed or self.is_holder:
             self.bars = barred_events(self.local_state, is_owner=self.sends_phases, is_member=self.is_member)
         else:
@@ -223,12 +224,12 @@ class LocalView:
             raise objection
 
     def _may_outlive(self, payload: Payload, run_id: str | None) -> bool:
-        """Return whether an event may be one of a run that goes on without its session."""
-        # What a person found out of a call may be of a detached run that another object began.
+        """Return whether an event may belong to a run that continues without its session."""
+        # A person's finding on a call may belong to a detached run that another object began.
         is_known = run_id in self.detached_runs or isinstance(payload, ToolCallResolved)
         return is_known and _may_go_on_alone(payload, run_id)
 
 
 def _may_go_on_alone(payload: Payload, run_id: str | None) -> bool:
-    """Return whether an event may be one of a detached run, which its session's state bars not."""
+    """Return whether an event may belong to a detached run, which no session state bars."""
     return bool(run_id) and type(payload) in events_within_runs()

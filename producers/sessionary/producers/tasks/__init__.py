@@ -1,6 +1,6 @@
 """Long tasks: detached runs that workers carry out without the client that asked for them.
 
-    context      what a task's function is given, and how it sends
+    context      the context of a task's function, and its sender
     worker       a worker, its functions, and one attempt at a task
 
 `Session.start_task` asks for a task; `sessionary serve task-worker` runs a worker.

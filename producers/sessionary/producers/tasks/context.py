@@ -1,4 +1,4 @@
-"""What a task's function reports while it works, and the beats that are sent while it is silent."""
+"""The reports of a task's function, and the heartbeats that are sent while it is silent."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ class TaskSender:
         return event_id
 
     def emit(self, payload: Payload, **_metadata: Any) -> str:
-        """Report an artifact as what the task did."""
+        """Report an artifact as an activity of the task."""
         return self.send(payload)
 
     def deliver(self, payload: Payload, occurred_at: int | None = None) -> tuple[int, int] | None:
@@ -97,7 +97,7 @@ class TaskSender:
 
 
 class TaskContext:
-    """Handed to a task's function. Its methods are thread-safe, and return at once.
+    """The context of a task's function. Its methods are thread-safe, and return at once.
 
     Only `save_result` and `save_artifact` wait for the store of artifacts.
 
@@ -125,7 +125,7 @@ class TaskContext:
     def report_progress(self, progress: float, total: float = 1.0, message: str | None = None) -> None:
         """Report that `progress` of `total` is done, with a text for people.
 
-        It is a sign of life too. Raises `Invalid` for a value that no event can carry, and
+        The report is a sign of life too. Raises `Invalid` for a value that no event can carry, and
         `ValueError` unless 0 ≤ progress ≤ total.
         """
         if not 0 <= progress <= total or not total:
@@ -135,9 +135,9 @@ class TaskContext:
         self._sender.send(ProgressReported(float(progress), float(total), message))
 
     def info(self, text: str) -> None:
-        """Send a text for people, with the progress so far; the task goes on.
+        """Send a text for people, with the progress so far; the task continues.
 
-        It is no turn of the conversation. Raises `Invalid` for more than 16 Ki characters.
+        The text is no turn of the conversation. Raises `Invalid` for more than 16 Ki characters.
         """
         self._sender.send(ProgressReported(self._sender.progress, 1.0, text))
 
@@ -146,24 +146,24 @@ class TaskContext:
         self._sender.send(PlanRecorded(to_json_text(plan, "plan")))
 
     def save_checkpoint(self, data: Json, stage: str | None = None) -> str:
-        """Keep in the history how far the task is, `data` of at most about 1 MiB; return its id.
+        """Keep a checkpoint in the history, with `data` of at most about 1 MiB; return its id.
 
-        Analysts read it in ClickHouse (`v_checkpoints.data`). For what other processes of the
-        tenant should read, use `save_result`.
+        Analysts read checkpoints in ClickHouse (`v_checkpoints.data`). For data that other
+        processes of the tenant should read, use `save_result`.
         """
         checkpoint_id = str(uuid.uuid4())
         self._sender.send(CheckpointSaved(checkpoint_id, "task", stage, data_json=to_json_text(data, "data")))
         return checkpoint_id
 
     def save_result(self, name: str, value: Json) -> "Artifact":
-        """Keep an intermediate result, as JSON, in the library of artifacts; of one name the last.
+        """Keep an intermediate result, as JSON, in the library of artifacts; the last of each name.
 
         Any process of the tenant that has the library reads it at once, and for as long as the
         task is known: `SessionClient.get_intermediate_results`.
 
         Args:
             name: 1 to 51 letters, digits, `_`, `.` or `-`.
-            value: What JSON can hold, of any size.
+            value: A value that JSON can hold, of any size.
 
         Raises `SettingsError` if the worker has no library, `Invalid` for a name or a value that is
         not allowed, and `Unavailable` if the store does not take it.

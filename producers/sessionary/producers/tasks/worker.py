@@ -45,8 +45,8 @@ def task(task_type: str) -> Callable[[FunctionT], FunctionT]:
         @task("model_training")
         def train(ctx: TaskContext, input: dict) -> dict: ...
 
-    It takes a `TaskContext` and the task's input, and returns the result. It may be a coroutine
-    function. After the death of a worker it is called again for the same task.
+    The function takes a `TaskContext` and the task's input, and returns the result. It may be a
+    coroutine function. After the death of a worker, the function is called again for the same task.
     """
 
     def mark(function: FunctionT) -> FunctionT:
@@ -59,7 +59,7 @@ def task(task_type: str) -> Callable[[FunctionT], FunctionT]:
 def functions_of(module: str) -> Mapping[str, TaskFunction]:
     """Return the marked functions of a module, which is imported.
 
-    Raises `Invalid` if it has none, or two of one type; and what importing it raises.
+    Raises `Invalid` if the module has none, or two of one type; and as its import does.
     """
     found: dict[str, TaskFunction] = {}
     for function in vars(import_module(module)).values():
@@ -84,7 +84,7 @@ _ASK_S = 10.0
 
 
 class TaskTimes(NamedTuple):
-    """How often a worker is heard of while it is silent, and when it is taken for lost; seconds."""
+    """The interval of a silent worker's heartbeats, and when it counts as lost; seconds."""
 
     beat_s: float = 5.0
     lease_s: float = 30.0
@@ -106,7 +106,7 @@ class TaskAttempt:
         times: TaskTimes = DEFAULT_TIMES,
         artifacts: "ArtifactLibrary | None" = None,
     ) -> None:
-        """`artifacts`: keeps results that are too large for events; without it, such ones fail."""
+        """`artifacts`: keeps results that are too large for events; None: such results fail."""
         self._request = request
         self._lookup = lookup
         self._sender = sender
@@ -117,10 +117,10 @@ class TaskAttempt:
         self._began_us = 0
 
     def carry_out(self, functions: Mapping[str, TaskFunction]) -> None:
-        """Do the work, unless another worker does it or it is done; return after the task's end.
+        """Do the work, unless it is done or another worker does it; return after the task's end.
 
         Raises `Unavailable` if the control API or Kafka does not answer, or if the worker stops;
-        the task is to be tried again then.
+        then the task is to be tried again.
         """
         is_repeated = self._claim()
         if is_repeated is None:
@@ -175,7 +175,7 @@ class TaskAttempt:
         try:
             return self._lookup.fetch_task(self._request.run_id, wait_s, question)
         except RunGone:
-            return None  # as an unknown one: there is nothing left to do
+            return None  # like an unknown one: there is nothing left to do
 
     def _call(self, function: TaskFunction, context: TaskContext) -> Payload:
         given: Json = None if self._request.input_json is None else json.loads(self._request.input_json)
@@ -216,8 +216,8 @@ class TaskWorker:
             stop.wait()
             worker.close()
 
-    Each task has a thread of its own. A function that is running when the worker closes is not
-    awaited for long: the task is delivered again, to another worker.
+    Each task has its own thread. A function that is running when the worker closes is not awaited
+    for long: the task is delivered again, to another worker.
     """
 
     def __init__(
@@ -232,10 +232,11 @@ class TaskWorker:
 
         Args:
             client: Sends the tasks' events. Its settings name Kafka and the control API; its
-                library keeps what is too large for events.
+                library keeps values that are too large for events.
             functions: The functions, by the type of task; `functions_of` finds those of a module.
             concurrency: How many tasks are carried out at once.
-            times: When a silent task is heard of, and when a lost worker's task begins again.
+            times: The interval of a silent task's heartbeats, and when a lost worker's task begins
+                again.
 
         Raises:
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
@@ -260,11 +261,11 @@ class TaskWorker:
         return (True, _STOPPING) if self._stopped.is_set() else self._requests.state.health()
 
     def readiness(self) -> Condition:
-        """Return whether the worker can be given tasks, and a line for people: if not, why not."""
+        """Return whether the worker can take tasks, and a line for people: if not, why not."""
         return (False, _STOPPING) if self._stopped.is_set() else self._requests.state.readiness()
 
     def start(self) -> None:
-        """Begin to take requests, on a thread of its own."""
+        """Begin to take requests, on a dedicated thread."""
         self._requests.start(self._take_request)
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -278,7 +279,7 @@ class TaskWorker:
         self._requests.close(timeout_s)
 
     def _take_request(self, request: TaskRequest, on_receipt: OnReceipt) -> None:
-        """Begin a task on a thread of its own. Raises `QueueFull` if all threads are at work."""
+        """Begin a task on its own thread. Raises `QueueFull` if all threads are at work."""
         key = request.session_id, request.run_id
         with self._lock:
             if (waiting := self._at_work.get(key)) is not None:

@@ -9,11 +9,11 @@
 For asyncio: `AsyncSessionClient.wrap(client)`. Fixtures for pytest: `sessionary.pytest_plugin`.
 The modules:
 
-    clients          clients whose outside is in memory
-    memory           that outside: what was sent, its verdicts, the clock
-    memory_runs      its runs, steps and tool calls, as the control API tells them
-    memory_requests  what services are asked for: clean-ups and migrations
-    operator         an operator's hand, and answers to questions
+    clients          clients whose ports are in memory
+    memory           these ports: the events sent, their verdicts, the clock
+    memory_runs      its runs, steps and tool calls, as the control API reports them
+    memory_requests  the requests to services: clean-ups and migrations
+    operator         the actions of an operator, and answers to questions
     judged_event     an event and its verdict
     judged_log       the events in the order of the log, with their verdicts; imported lazily
     judge            the processor's rules over partitions in memory; imported lazily

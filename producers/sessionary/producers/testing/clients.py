@@ -1,4 +1,4 @@
-"""Clients whose outside is in memory."""
+"""Clients whose ports are in memory."""
 
 from pathlib import Path
 
@@ -20,10 +20,11 @@ from sessionary.schemas.records import CleanupRequest, MigrationRequest
 def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, service_id: str | None = None) -> Ports:
     """Return the argument `ports` of one `SessionClient` or `AsyncSessionClient`.
 
-    Its heartbeats follow the memory's clock, and its callbacks are notified when that is moved.
+    The client's heartbeats follow the memory's clock, and its callbacks are called when the clock
+    moves.
 
     Args:
-        memory: What the client sends to; several clients may share it.
+        memory: The destination of the client's events; several clients may share it.
         tenant_id: Whose clean-ups and migrations the client is asked for; default: all tenants'.
         service_id: Whose clean-ups and migrations the client is asked for; default: all services'.
     """
@@ -62,7 +63,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
 def _new_readers(
     memory: InMemoryTransport, tenant_id: str | None, service_id: str | None, *, first: bool
 ) -> tuple[MemoryRequests, MemoryRequests]:
-    """Return what passes a client its clean-ups and its migrations."""
+    """Return the readers that pass a client its clean-ups and its migrations."""
     cleanups, migrations = (MemoryRequests(kind, tenant_id, service_id) for kind in (CleanupRequest, MigrationRequest))
     for reader in (cleanups, migrations):
         memory.core.deliveries.add_reader(reader, first=first)
@@ -95,13 +96,14 @@ def memory_client(
         agent_id: The client's agent.
         settings: Default: the defaults of `ProducerSettings`.
         memory: Memory of another client, to share its sessions; default: a new one.
-        quota: Of each tenant of a new memory; default: runs ask for none. The client then waits.
+        quota: The quota of each tenant of a new memory; default: runs ask for none. The client then
+            waits.
         on_error: As in `SessionClient`, and so are the next three. `memory.advance` calls them.
         on_rejected: Called with each event that was rejected; default: `on_error`.
         on_timed_out: Called if a clock of a session has fired; default: `on_error`.
         on_fenced: Called if another client took a session over; default: `on_error`.
         on_paused: Called if others paused a session (`memory.operator`); default: `on_error`.
-        on_resumed: Called once such a session goes on; default: nothing is.
+        on_resumed: Called once such a session resumes; default: no call.
         artifacts: Where results above 256 KiB are kept, as in `SessionClient`.
 
     Returns:

@@ -99,7 +99,7 @@ _TICK = encode_record(Tick("memory"))
 
 
 class JudgedRecord(NamedTuple):
-    """What became of one record: neither a rejection nor a duplicate is an event that applied."""
+    """The outcome of one record: the event applied if neither rejected nor a duplicate."""
 
     offset: int
     rejection: RejectionReason | None
@@ -109,8 +109,8 @@ class JudgedRecord(NamedTuple):
 class Judge:
     """The partitions' states. Not thread-safe.
 
-    What timers and records leave is in `audits`, `rejected_records` and `cleanups`, in order; of
-    what is written for one record, the audit record is last in `audits`.
+    The output of timers and records is in `audits`, `rejected_records` and `cleanups`, in order. In
+    the output for one record, the audit record is last in `audits`.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Judge:
         Args:
             partitions: Number of partitions.
             now_ms: The clock, ms since the epoch.
-            limits: Of each tenant; None: runs ask for no quota.
+            limits: The limits of each tenant; None: runs ask for no quota.
             asks_sessions: Whether sessions ask for one.
         """
         settings = PartitionSettings(TopicNames.with_prefix("memory").events, partitions, outage_ms=_NO_OUTAGE_MS)
@@ -176,7 +176,7 @@ class Judge:
         return offset
 
     def fire_timers(self) -> None:
-        """Fire each timer that is due, and drop what vanishes, on every partition."""
+        """Fire each timer that is due, and drop vanished rows, on every partition."""
         for partition, state in enumerate(self._states):
             deadline_ms = state.next_deadline_ms
             vanishing = (heap[0][0] for heap in (state.expiries, state.unpacked_expiries) if heap)
@@ -193,7 +193,7 @@ class Judge:
             self._append(partition, LogRecord(offset, self.now_ms, reported.key, reported.value))
 
     def find_row(self, partition: int, key: bytes) -> SessionState | Tombstone | None:
-        """Return a session as the processor knows it, what remains of one, or None."""
+        """Return a session as the processor knows it, the remainder of one, or None."""
         row = self._states[partition].rows.get(key)
         return row if isinstance(row, SessionState | Tombstone) else None
 
@@ -229,7 +229,7 @@ class Judge:
         return [state.rows[key] for key in state.children(parent)]
 
     def is_archived(self, partition: int, key: bytes) -> bool:
-        """Return whether of the session nothing but a hash of its key remains."""
+        """Return whether only a hash of the session's key remains."""
         return self._states[partition].is_packed(key)
 
     def next_offset(self, partition: int) -> int:
@@ -237,7 +237,7 @@ class Judge:
         return self._states[partition].position.next_offset
 
     def _append(self, partition: int, record: LogRecord) -> BatchResult:
-        """Fold one record, in a batch of its own."""
+        """Fold one record, in a separate batch."""
         state = self._states[partition]
         while True:
             batch = state.begin()

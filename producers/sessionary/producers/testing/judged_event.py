@@ -1,4 +1,4 @@
-"""What the judge decided about one event, as tests read it."""
+"""The judge's decision about one event, as tests read it."""
 
 from typing import Literal, NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ def id_of(session: NamedSession | str) -> str:
 
 
 class MemoryQuota(NamedTuple):
-    """The quota of each tenant of a memory: how many runs at once; what becomes of further ones.
+    """The quota of each tenant of a memory: how many runs at once, and the fate of further ones.
 
     Attributes:
         live_sessions: How many sessions at once; None: sessions ask for no quota.
@@ -43,8 +43,8 @@ class MemoryQuota(NamedTuple):
 class JudgedEvent(NamedTuple):
     """One event with its position in the log and the judge's verdict.
 
-    `outcome` is what became of it. `reason` (for programs) and `detail` (for people) are those of a
-    rejection, None otherwise.
+    `outcome` is the event's outcome. `reason` (for programs) and `detail` (for people) are those of
+    a rejection, None otherwise.
     """
 
     event: Event

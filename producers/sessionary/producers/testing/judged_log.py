@@ -31,7 +31,7 @@ _NOT_KEPT = Verdict(applied=False, reason=None, kept=False)
 
 
 class JudgedLog:
-    """What was sent, and what the judge knows of it. Not thread-safe.
+    """The events that were sent, with the judge's knowledge of them. Not thread-safe.
 
     `records` and `judged` are the events, `heartbeats` those that `records` leaves out, each in
     order. A test may add to `next_rejections`: reasons for which the next resumes, recoveries and
@@ -180,7 +180,7 @@ class JudgedLog:
         return partition_of(key, self._partitions), key_of(key.decode().partition(":")[0])
 
     def find_changes(self, known: Sequence[KnownSession]) -> SessionChanges:
-        """Return the sessions that differ from what is known, as the control API does."""
+        """Return the sessions that differ from the known ones, as the control API does."""
         positions = {partition: self.judge.next_offset(partition) for partition in range(self._partitions)}
         changes = (self._find_change(each) for each in known)
         return SessionChanges(positions, [change for change in changes if change is not None])

@@ -1,4 +1,4 @@
-"""The outside of clients in memory: transport, control API, clean-up requests, and a fake clock."""
+"""The ports of clients in memory: transport, control API, clean-up requests, and a fake clock."""
 
 import itertools
 import math
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sessionary.producers.testing.judge import Judge
 
 
-# When the clients of a memory ask about their sessions: as often as a test's clock is moved.
+# The clients of a memory ask about their sessions each time a test moves the clock.
 
 
 class FakePolls:
@@ -56,7 +56,7 @@ class FakePolls:
             self._polls.append(weakref.WeakMethod(poll))
 
     def poll_all(self) -> None:
-        """Let each client ask, in the order in which they were made, and tell what it finds."""
+        """Let each client ask, in the order of their creation, and report its findings."""
         with self._lock:
             self._polls = [poll for poll in self._polls if poll() is not None]
             current = list(self._polls)
@@ -81,7 +81,7 @@ class _Beating:
 
 
 class FakeHeartbeats:
-    """`HeartbeatTimer` without a thread: `send_due` sends what is due. Thread-safe."""
+    """`HeartbeatTimer` without a thread: `send_due` sends due heartbeats. Thread-safe."""
 
     def __init__(self, read_clock: Callable[[], int]) -> None:
         """`read_clock` returns the fake time, ms since the epoch."""
@@ -127,7 +127,7 @@ class FakeHeartbeats:
             beating.due_ms = now_ms + beating.interval_ms
 
 
-# The inside of a memory, which its ports share: the judged log, under one lock.
+# The state of a memory, which its ports share: the judged log, under one lock.
 
 
 class MemoryCore:
@@ -135,7 +135,7 @@ class MemoryCore:
 
     Attributes:
         lock: Guards the others.
-        log: What was sent, and how it was judged.
+        log: The events that were sent, with their verdicts.
         timers: The heartbeats of the clients.
         deliveries: Passes requests to the clients.
         polls: Lets the clients ask about their sessions.
@@ -163,7 +163,7 @@ class MemoryCore:
 
 
 class InMemoryTransport:
-    """What clients send, judged at once by the processor's own rules. Thread-safe.
+    """The events of clients, judged at once by the processor's own rules. Thread-safe.
 
     Time stands still until a test calls `advance`. Each event is acknowledged at once, whatever the
     verdict. Several clients may share one memory: other agents, or a second process of one.
@@ -173,8 +173,8 @@ class InMemoryTransport:
         """Begin empty, at the present time.
 
         Args:
-            partitions: Of the events topic.
-            quota: Each tenant's; None: runs ask for none.
+            partitions: Number of partitions of the events topic.
+            quota: Each tenant's quota; None: runs ask for none.
         """
         self.core = MemoryCore(partitions, quota)  # for sessionary's own modules
         self._advancing = threading.Lock()
@@ -182,9 +182,9 @@ class InMemoryTransport:
         self._silenced: set[str] = set()
         self._polled_at = (0, 0, 0)  # the numbers of records when clients asked last
         self.has_quota = quota is not None
-        self.operator = OperatorHand(self)  # what people do
+        self.operator = OperatorHand(self)  # the actions of people
 
-    # What happened, for tests
+    # The history, for tests
 
     def records(self) -> list[OutRecord]:
         """Return all records so far in order, without heartbeats."""
@@ -222,7 +222,7 @@ class InMemoryTransport:
         return [judged for judged in self.verdicts(session_id) if judged.outcome == "rejected"]
 
     def rejected_records(self) -> list[RejectedEvent]:
-        """Return what the processor writes to the topic `rejected`, in order, heartbeats too."""
+        """Return the processor's records for the topic `rejected`, in order, heartbeats too."""
         with self.core.lock:
             return list(self.core.judge.rejected_records)
 
@@ -281,16 +281,16 @@ class InMemoryTransport:
         """The fake time, ms since the epoch."""
         return self.core.judge.now_ms
 
-    # What a test decides
+    # The controls of a test
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, and let happen in order what is due until then.
+        """Move the clock forward, and run everything that is due until then, in order.
 
-        Sessions that beat go on beating at their interval. Each clock of a session fires at its
-        exact time. Requests for clean-ups and migrations are passed to the clients' handlers, in
-        this thread, and their answers are judged. The clients' callbacks (`on_rejected`,
-        `on_paused` and their kin) are reported at once, in this thread, too. `advance(0)` does only
-        these two. Takes no real time.
+        Sessions with heartbeats keep sending them at their interval. Each clock of a session fires
+        at its exact time. Requests for clean-ups and migrations are passed to the clients'
+        handlers, in this thread, and their answers are judged. The clients' callbacks
+        (`on_rejected`, `on_paused` and the like) are called at once, in this thread, too.
+        `advance(0)` does only these two. Takes no real time.
 
         Args:
             seconds: How far, 0 or more.
@@ -317,14 +317,14 @@ class InMemoryTransport:
     def pause(self, seconds: float) -> None:
         """Move the clock forward as a client that waits does, after others that move it.
 
-        Tools that try again wait so. Within `advance`, nothing waits.
+        Retrying tools wait this way. Within `advance`, nothing waits.
         """
         with self._pausing:
             if not self._advancing.locked():
                 self.advance(seconds)
 
     def silence(self, session: NamedSession | str, *, silent: bool = True) -> None:
-        """Let a session's heartbeats get lost, as if its agent had died or was cut off.
+        """Drop a session's heartbeats, as if its agent had died or was cut off.
 
         Args:
             session: A session, or its id.
@@ -419,7 +419,7 @@ class InMemoryTransport:
     # The protocol `SessionPolls`
 
     def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
-        """Return the sessions that differ from what is known. Raises `Unavailable` if silenced."""
+        """Return the sessions that differ from the known ones. Raises `Unavailable` if silenced."""
         if self.core.is_silent:
             raise Unavailable("the control API is silent", 1.0)
         with self.core.lock:
@@ -428,7 +428,7 @@ class InMemoryTransport:
     # All protocols
 
     def close(self, timeout_s: float = 0.0) -> int:
-        """Do nothing: other clients may go on, and what was kept stays readable."""
+        """Do nothing: other clients may continue, and the kept events stay readable."""
         return 0
 
     # Time
@@ -443,7 +443,7 @@ class InMemoryTransport:
             return due_ms or float("inf")
 
     def _go_to(self, moment_ms: float) -> None:
-        """Let happen what is due at a moment. No lock is held while clients are called."""
+        """Run everything that is due at a moment. No lock is held while clients are called."""
         with self.core.lock:
             self.core.judge.now_ms = max(self.core.judge.now_ms, int(moment_ms))
             timers: Sequence[FakeHeartbeats] = tuple(self.core.timers)

@@ -1,4 +1,4 @@
-"""What the judge of a memory asks services for, on its way to their clients' handlers."""
+"""The requests of a memory's judge to services, on their way to the clients' handlers."""
 
 from threading import RLock
 from typing import Protocol
@@ -11,7 +11,7 @@ Asked = CleanupRequest | MigrationRequest
 
 
 class AskingJudge(Protocol):
-    """What is read of the judge."""
+    """The part of the judge that is read here."""
 
     cleanups: list[CleanupRequest]
     migrations: list[MigrationRequest]
@@ -58,7 +58,7 @@ class Deliveries:
             self._readers.insert(0 if first else len(self._readers), reader)
 
     def collect(self) -> None:
-        """Take what the judge asks for since the last call. Hold the lock."""
+        """Take the judge's requests since the last call. Hold the lock."""
         cleanups, migrations = self._judge.cleanups, self._judge.migrations
         self._open += [*cleanups[self._seen[0] :], *migrations[self._seen[1] :]]
         self._seen = len(cleanups), len(migrations)
@@ -81,7 +81,7 @@ class Deliveries:
             self._open += waiting
 
     def handler_of(self, request: Asked) -> OnRequest | None:
-        """Return what answers a request; None if none does yet."""
+        """Return the handler of a request; None if there is none yet."""
         with self._lock:
             for reader in self._readers:
                 if reader.on_request is not None and reader.is_for(request):

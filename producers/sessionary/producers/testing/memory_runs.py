@@ -1,4 +1,4 @@
-"""Runs, what belongs to them, and conversations in memory, as the control API tells them."""
+"""Runs with their parts, and conversations, in memory, as the control API reports them."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sessionary.producers.testing.memory import InMemoryTransport
 
 
-# Following the sessions of a memory: a stream tells the state as it is when it is asked.
+# Following the sessions of a memory: a stream reports the state at the time of the call.
 
 
 _LOOK_S = 0.5  # a memory that falls silent wakes none that waits
@@ -195,7 +195,7 @@ class MemoryRuns:
     def fetch_agent_view(
         self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
     ) -> AgentViewRead | None:
-        """Return an agent and what it sees; None if it is not registered."""
+        """Return an agent's view; None if the agent is not registered."""
         from sessionary.stream_processors.core.children.agent import view_of
 
         with self._ask_log() as log:

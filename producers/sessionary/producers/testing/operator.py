@@ -1,4 +1,4 @@
-"""An operator's hand for tests: it does to sessions in memory what the control API does for people.
+"""An operator for tests: acts on sessions in memory as the control API does for people.
 
 paused = memory.operator.pause(session, "look at it")
 memory.operator.resume(session)
@@ -32,7 +32,7 @@ Decide = Callable[[str], bool | None]
 
 
 class JudgedMemory(Protocol):
-    """What the hand needs of a memory."""
+    """The part of a memory that the operator uses."""
 
     def find_row(self, session_id: str) -> SessionState:
         """Return the row of a session."""
@@ -55,7 +55,7 @@ class OperatorHand:
     """Pauses, resumes, cancels and claims sessions of a memory, and answers their questions.
 
     Every verb returns the event with its verdict, and raises `Rejected` if it was rejected. Clients
-    learn of it with the next `memory.advance`.
+    are notified with the next `memory.advance`.
     """
 
     def __init__(self, memory: JudgedMemory, principal: str = "operator") -> None:
@@ -69,7 +69,7 @@ class OperatorHand:
         return self._act(session, SessionPaused("manual", reason, as_operator=True))
 
     def resume(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
-        """Let a held session go on."""
+        """Resume a held session."""
         return self._act(session, SessionResumed(message=reason, as_operator=True))
 
     def cancel(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:

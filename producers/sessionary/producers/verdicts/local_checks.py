@@ -1,10 +1,10 @@
-"""What the client can know to be rejected, by the judge's own rules; pure.
+"""Finds events that are certain to be rejected, by the judge's own rules; pure.
 
 The judge's modules are imported when they are first needed, with the first session.
 
-A session's state changes only forward as long as its epoch stays: what leads back to Active raises
-the epoch, and what is sent with a lower epoch is rejected anyway. So an event is certain to be
-rejected if neither the state that is known accepts it, nor any state that may follow in this epoch.
+A session's state changes only forward as long as its epoch stays: every return to Active raises the
+epoch, and events with a lower epoch are rejected anyway. So an event is certain to be rejected if
+neither the known state accepts it, nor any state that may follow in this epoch.
 """
 
 from collections.abc import Mapping, Set
@@ -16,7 +16,7 @@ from sessionary.producers.errors import Invalid, NotAllowed
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.types import Limits, RejectionReason
 
-# What leads back to Active raises the epoch.
+# Every return to Active raises the epoch.
 RAISE_EPOCH: Final = frozenset({"session_resumed", "session_recovered"})
 _REMEDIES: Final[Mapping[str, str]] = {
     "Paused": ": resume() the session first",
@@ -98,7 +98,7 @@ def barred_events(state: str, *, is_owner: bool, is_member: bool = False) -> Bar
         if event_type in MIGRATION_EVENTS and event_type != "session_migration_completed":
             if event_type == "session_migration_offered" and not states & OFFER_STATES:
                 bars[cls] = Bar("illegal_transition")
-            continue  # the migration decides, which another service goes on with
+            continue  # the migration decides, which another service continues
         if not is_owner and event_type in OWNER_ONLY:
             bars[cls] = Bar("not_owner")
         elif not is_owner and not is_member and event_type in CONTENT_CHANGES:
@@ -149,7 +149,7 @@ def _clock_reasons() -> Set[str]:
 
 
 def find_objection(payload: Payload, bar: Bar, state: str, service_id: str) -> NotAllowed | None:
-    """Return the error that an event is, which its class's bar may concern; None if it passes."""
+    """Return the error for an event that the bar of its class may concern; None if it passes."""
     event_type = EVENT_TYPES[type(payload)]
     if bar.reason == "not_member":
         detail = f"{event_type} is for the owning service and those of registered agents, of which {service_id} is none"
@@ -161,7 +161,7 @@ def find_objection(payload: Payload, bar: Bar, state: str, service_id: str) -> N
     cls: Any = type(payload)
     given = getattr(payload, bar.field) if bar.field is not None else None
     if given in bar.allowed or (bar.field is not None and given not in _known_values(cls, bar.field)):
-        return None  # what is no value at all is reported by the encoder
+        return None  # the encoder reports missing values
     detail = event_type
     if bar.allowed:
         detail += f" with {bar.field} {given!r}"

@@ -1,4 +1,4 @@
-"""Notifies the user's callbacks what became of sessions and events. Thread-safe."""
+"""Notifies the user's callbacks of changes to sessions and events. Thread-safe."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -19,12 +19,12 @@ OnFenced = Callable[[SessionFenced], None]
 
 
 class SessionGoesOn(NamedTuple):
-    """A session that others had paused is Active again, and its holder goes on.
+    """A session that others had paused is Active again, and its holder continues.
 
     Attributes:
         session_id: The session.
         epoch: The epoch in which the holder's events are sent from now on.
-        reason_code: Why it goes on: `resumed`, `approved`, `denied` or `expired`.
+        reason_code: Why the session resumed: `resumed`, `approved`, `denied` or `expired`.
     """
 
     session_id: str
@@ -54,8 +54,8 @@ class Callbacks(NamedTuple):
 class Notifications:
     """Calls the callbacks, and counts rejected events. Ends no thread, whatever a callback raises.
 
-    An exception goes to `on_error`. What is none, such as `SystemExit`, is logged, and so is what
-    `on_error` raises. A `KeyboardInterrupt` in the main thread is the user's own and passes.
+    An `Exception` goes to `on_error`. Others, such as `SystemExit`, are logged, and so are those
+    that `on_error` raises. A `KeyboardInterrupt` in the main thread is the user's own and passes.
     """
 
     def __init__(self, callbacks: Callbacks) -> None:
@@ -73,7 +73,7 @@ class Notifications:
     def notify(self, finding: Finding, *, raised: bool = False) -> None:
         """Call the callback of a finding; `on_error` if there is none, unless a verb raised it.
 
-        That a session goes on is no error: without a callback it is not reported.
+        A resumed session is no error: without a callback it is not reported.
         """
         if isinstance(finding, EventRejected):
             with self._lock:

@@ -1,7 +1,8 @@
-"""Asks the control API about all sessions of a client, every few seconds, on a thread of its own.
+"""Asks the control API about all sessions of a client, every few seconds, on a dedicated thread.
 
-Finds what no verb waits for: rejected events, time-outs, take-overs, and ends by others. It never
-makes a verb raise: what an agent reports later is sent, rejected, and kept on the rejected topic.
+Finds the changes that no verb waits for: rejected events, time-outs, take-overs, and ends by
+others. The watch never makes a verb raise: later events of an agent are sent, rejected, and kept on
+the rejected topic.
 """
 
 import random
@@ -32,7 +33,7 @@ CREATED = "session_created"
 
 
 class SentSoFar(NamedTuple):
-    """What was sent at one moment. Once `position` is judged, all of `event_ids` are."""
+    """The events sent at one moment. Once `position` is judged, all of `event_ids` are."""
 
     event_ids: tuple[str, ...]
     position: tuple[int, int] | None  # of the last one; None: it is not known, or some are on their way
@@ -66,7 +67,7 @@ class SentEvents:
         return self._emitter.producer_id, self._emitter.last_seq
 
     def add_event(self, event_id: str, event_type: str) -> None:
-        """Keep an event that was sent, if there is room. Of others no rejection is reported."""
+        """Keep an event that was sent, if there is room. Rejections of others are not reported."""
         if not self.is_full:
             self._types[event_id] = event_type
 
@@ -88,7 +89,7 @@ class SentEvents:
             return False
 
     def list_sent(self) -> SentSoFar:
-        """Return what was sent so far."""
+        """Return the events sent so far."""
         event_ids = tuple(self._types)
         return SentSoFar(event_ids, self._emitter.settled_position())  # in this order: it covers all of them
 
@@ -98,16 +99,12 @@ class SentEvents:
             self._types.pop(event_id, None)
 
     def take_rejected(self, event_id: str, reason: RejectionReason) -> EventRejected | None:
-        """Return what is to be reported of a rejected event; None if it is another client's, or
-        reported.
-        """
+        """Return the finding on a rejected event; None if it is another client's, or reported."""
         event_type = self._types.pop(event_id, None)
         return None if event_type is None else EventRejected(self.session_id, event_id, event_type, reason)
 
     def match_rejections(self, rejections: Iterable[Rejection]) -> list[EventRejected]:
-        """Return what is to be reported of a session's last rejections: those of events sent
-        here.
-        """
+        """Return the findings on a session's last rejections: those of events sent here."""
         found: list[EventRejected] = []
         for offset, reason, event_id in rejections:
             self.rejected_after = max(self.rejected_after, offset)
@@ -116,9 +113,7 @@ class SentEvents:
         return found
 
     def reject_creation(self, event_ids: Iterable[str], reason: RejectionReason) -> list[EventRejected]:
-        """Return what is to be reported if a session was never created: all its events were
-        rejected.
-        """
+        """Return the findings if a session was never created: all its events were rejected."""
         found: list[EventRejected] = []
         for event_id in event_ids:
             why: RejectionReason = reason if self._types.get(event_id) == CREATED else "unknown_session"
@@ -127,9 +122,9 @@ class SentEvents:
         return found
 
 
-# When a client asks about its sessions: as often as is set, and in time to learn of a take-over.
+# The times at which a client asks about its sessions: as set, and soon enough after a take-over.
 #
-# A process that lost its session must not work on for long: it learns so before its next heartbeat
+# A process that lost its session must not work for long: it finds out before its next heartbeat
 # is due. Pure: the caller has the clock and the chance.
 
 
@@ -140,7 +135,7 @@ _BACKOFF_S_MAX = 60.0
 
 
 class PollSchedule:
-    """The pauses between polls; `interval_s` is what was set."""
+    """The pauses between polls; `interval_s` is the setting."""
 
     def __init__(self, interval_s: float) -> None:
         self.failures = 0  # in a row, up to the last poll
@@ -186,7 +181,7 @@ _REPORT_AFTER = 3  # polls in a row without an answer
 
 
 class WatchedHandle(Protocol):
-    """What the watch needs of a session."""
+    """The part of a session that the watch uses."""
 
     @property
     def lost(self) -> bool:
@@ -202,15 +197,15 @@ class WatchedHandle(Protocol):
         ...
 
     def leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerError | None:
-        """Take a new producer id if another process uses ours; return what is to be reported."""
+        """Take a new producer id if another process uses ours; return the findings."""
         ...
 
     def adopt_change(self, change: ChangedSession) -> ProducerError | None:
-        """Take what a poll found; return what is to be reported, if it is new."""
+        """Adopt a poll's finding; return the findings to report, if new."""
         ...
 
     def go_on(self, change: ChangedSession) -> SessionGoesOn | None:
-        """Adopt an epoch that an operator or a clock has given; return what is to be reported."""
+        """Adopt an epoch that an operator or a clock has given; return the findings."""
         ...
 
 
@@ -224,7 +219,7 @@ class _Watched(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A session in a poll, and what was sent before it."""
+    """A session in a poll, with the events sent before it."""
 
     watched: _Watched
     so_far: SentSoFar
@@ -268,7 +263,7 @@ class SessionWatch:
                 self._start_thread(random.uniform(0, min(_FIRST_S, interval_s)))
 
     def watch_session(self, handle: FindHandle, emitter: Emitter) -> SentEvents | None:
-        """Watch a session. Return where its events are to be kept; None if there are no polls."""
+        """Watch a session. Return the store of its events; None if there are no polls."""
         if self._polls is None:
             return None
         sent = SentEvents(emitter)
@@ -292,7 +287,7 @@ class SessionWatch:
         self._tenants.add(tenant)
 
     def close(self) -> None:
-        """Ask and tell no more. Does not wait; a second call does nothing."""
+        """Stop asking and reporting. Does not wait; a second call does nothing."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -300,7 +295,7 @@ class SessionWatch:
             tenant.close()
 
     def poll_now(self) -> None:
-        """Ask about all sessions, and tell what is found.
+        """Ask about all sessions, and report the findings.
 
         Raises `AuthenticationFailed`, `Unavailable`, `Invalid`, `SettingsError`.
         """
@@ -315,7 +310,7 @@ class SessionWatch:
             self._take_answer(chunk, changes)
 
     def poll_quietly(self) -> None:
-        """Do what `poll_now` does unless the watch is closed. What it raises is reported."""
+        """Do what `poll_now` does unless the watch is closed. Errors are reported."""
         if self._closed:
             return
         try:
@@ -436,7 +431,7 @@ class SessionWatch:
 def _find_notifications(
     watched: _Watched, so_far: SentSoFar, change: ChangedSession, *, is_judged: bool
 ) -> list[Finding]:
-    """Return what is to be reported of a session that differs."""
+    """Return the findings on a session that differs."""
     handle, sent = watched.handle(), watched.sent
     findings: list[Finding] = [*sent.match_rejections(change.rejections)]
     verdict = change.verdict

@@ -5,8 +5,8 @@
     doctor      doctor: check every part of a stack
     sql         sql: run a query
     lag         lag: how far each consumer group is behind
-    sessions/   session list, show, timeline, …, run …: what is known of sessions and runs
-    operators/  session pause, move, …, question, call, partition: what an operator decides
+    sessions/   session list, show, timeline, …, run …: reads of sessions and runs
+    operators/  session pause, move, …, question, call, partition: an operator's decisions
     rejected    rejected list, show, replay
     integrity   integrity check, repair: whether ClickHouse has every row, once
     admin       topics, tables, users; a stack's variables; rules of alerts

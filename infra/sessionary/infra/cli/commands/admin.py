@@ -1,4 +1,4 @@
-"""`sessionary topics apply`, `db migrate` and `db rights`: what must be there before the roles."""
+"""`sessionary topics apply`, `db migrate` and `db rights`: the set-up that the roles need."""
 
 import re
 import shlex
@@ -57,7 +57,7 @@ def env_command(
 
 
 def shell_lines(environ: Mapping[str, str], shell: ShellName) -> list[str]:
-    """Return a line per variable that sets and exports it."""
+    """Return lines that set and export the variables, one line for each."""
     if shell is ShellName.FISH:
         return [f"set -gx {name} {_quote_for_fish(value)};" for name, value in environ.items()]
     return [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
@@ -70,8 +70,8 @@ def _quote_for_fish(value: str) -> str:
 
 # Grants and row policies of one tenant's user of ClickHouse, as statements.
 #
-# Views run with the rights of who asks, so a policy on each table is one on every view over it.
-# Tables without a tenant (transactions, dead letters, settings) are not granted.
+# Views run with the caller's rights, so a policy on each table holds for every view over it. Tables
+# without a tenant (transactions, dead letters, settings) are not granted.
 
 
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -84,7 +84,7 @@ _VIEWS: Final = "SELECT name FROM system.tables WHERE database = currentDatabase
 
 
 class RowPolicy(NamedTuple):
-    """What one tenant may read of one table."""
+    """The part of one table that one tenant may read."""
 
     table: str
     condition: str
@@ -99,8 +99,8 @@ def tenant_policies(source: ClickHouseClient, tenant: str) -> list[RowPolicy]:
 def tenant_rights(source: ClickHouseClient, tenant: str, user: str) -> list[str]:
     """Return statements that let a user read one tenant's rows, and no others; each can run twice.
 
-    All policies come before the first grant. Raises `Invalid` for a name that is no user's, and
-    what the client raises.
+    All policies come before the first grant. Raises `Invalid` for a name that is no user's, and as
+    the client does.
     """
     if not _USER.fullmatch(user):
         raise Invalid("invalid_value", f"{user!r} is no user: letters, digits, '_', '.' and '-', a letter first")
@@ -141,9 +141,9 @@ def apply_topics_command(
 def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Create the database, apply the missing migrations, and keep rows as long as the settings say.
 
-    Makes the views anew that differ from those of this release. Prints one row per migration, view
-    and setting that it changed. You can run it again at any time: it changes nothing if the
-    database is up to date. It refuses a database that a newer release has migrated.
+    Recreates views that differ from those of this release. Prints one row per changed migration,
+    view and setting. You can run the command again at any time: it changes nothing if the database
+    is up to date. A database that a newer release has migrated is refused.
     """
     from sessionary.sinks.clickhouse.migrate import apply_migrations, apply_retention
     from sessionary.sinks.settings import RetentionSettings

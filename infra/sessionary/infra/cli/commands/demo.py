@@ -1,8 +1,8 @@
 """`sessionary demo` and `sessionary demo load`: recorded agent runs become sessions of a pipeline.
 
 Both account for every event afterwards, from the rows in ClickHouse. `sessionary demo --workflow`
-kills an agent instead, and shows how another process goes on; `sessionary demo --migration` lets
-one session move through three services.
+kills an agent instead, and shows how another process continues. `sessionary demo --migration` moves
+one session through three services.
 """
 
 import shlex
@@ -34,7 +34,7 @@ app = typer.Typer()
 # Longest pause between two starts, in recorded seconds: recordings have pauses of hours.
 _GAP_S = 12.0
 _SAMPLE_RUNS = 60
-# Of each table of a `MigrationReport` but its trail: what it is called, and its columns.
+# The title and the columns of each table of a `MigrationReport` except its trail.
 _MIGRATION_TABLES: dict[str, tuple[str, Sequence[str] | None]] = {
     "owners": ("owners", ("epoch", "service_id", "how", "since", "until")),
     "migrations": (

@@ -1,4 +1,4 @@
-"""`sessionary doctor`: check every part of a stack, and say what to do about each fault."""
+"""`sessionary doctor`: check every part of a stack, and advise on each fault."""
 
 import http.client
 import os
@@ -49,7 +49,7 @@ from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
 from sessionary.stream_processors.core_build import core_build, interpreter_build
 
-# Asks the sinks of a local stack for their pages: whether they are ready, and what blocks them.
+# Reads the pages of a local stack's sinks: whether they are ready, and what blocks them.
 
 
 _PART: Final = "sink-"  # of a local stack, before the sink's kind
@@ -69,7 +69,7 @@ def find_sink_faults(environ: Mapping[str, str], timeout_s: float) -> dict[str, 
 
 
 def _find_fault(address: str, timeout_s: float) -> str | None:
-    """Return what blocks a sink by its pages, else why it does not keep up."""
+    """Return the cause that blocks a sink by its pages, else why the sink does not keep up."""
     try:
         _, health = _read_page(f"{address}/healthz", timeout_s)
         is_ready, readiness = _read_page(f"{address}/readyz", timeout_s)
@@ -114,7 +114,7 @@ class Check(NamedTuple):
 
 
 class _CheckError(Exception):
-    """A check failed: what it found, and what to do."""
+    """A check failed: its finding, and advice."""
 
     def __init__(self, found: str, advice: str) -> None:
         super().__init__(found)
@@ -270,7 +270,7 @@ def _raise_findings(findings: Sequence[Finding], well: str) -> str:
 
 
 def _run_worker_checks(settings: OperatorSettings) -> Iterator[Check]:
-    """Check what all workers of the group say; any of them answers for the others."""
+    """Check the answers of all workers of the group; any worker answers for the others."""
     client = ControlApiClient(settings)
     with ThreadPoolExecutor(1) as other:
         asked = other.submit(client.list_rules)
@@ -314,8 +314,8 @@ def _run_check(name: str, check: Callable[[], str], advice: str) -> Check:
 def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iterator[Check]:
     """Run every check, and yield its result, always in the same order.
 
-    `folders`: those of this machine whose disks need room. A failed check does not stop the others,
-    but checks that need an unreachable server are skipped. Raises `SettingsError`.
+    `folders`: folders of this machine whose disks need room. A failed check does not stop the
+    others, but checks that need an unreachable server are skipped. Raises `SettingsError`.
     """
     kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
     operator, idle_s = OperatorSettings.from_env(environ), IdleSettings.from_env(environ).sink_idle_seconds
@@ -351,7 +351,7 @@ def _run_clickhouse_checks(clickhouse: ClickHouseSettings) -> Iterator[Check]:
 
 
 def _run_end_checks(groups: SinkGroupSettings, clickhouse: ClickHouseSettings) -> Iterator[Check]:
-    """Compare both servers, if both answer: the checks of each say so if it does not."""
+    """Compare both servers if both answer; otherwise their own checks report the fault."""
     with suppress(_CheckError, SessionaryError, OSError):
         _check_broker(groups)
         _check_migrations(clickhouse)
@@ -368,7 +368,7 @@ def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings
 
 
 def _run_sink_checks(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check what the sinks of a local stack say; where others have their pages is unknown."""
+    """Check the pages of a local stack's sinks; the addresses of other sinks are unknown."""
     if faults := find_sink_faults(environ, _PAGE_S):
         yield _run_check("sinks", lambda: _check_sinks(faults), "")
 
@@ -413,7 +413,7 @@ def _measure_lags(kafka: KafkaSettings, idle_s: float) -> list[GroupLag]:
 
 
 def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Check every part of a stack: what is reachable, what is wrong, what to do.
+    """Check every part of a stack: reachability, faults, and remedies.
 
     The exit code is 1 if a check fails.
     """

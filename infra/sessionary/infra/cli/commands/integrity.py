@@ -79,9 +79,9 @@ def repair_command(
 ) -> None:
     """Read the records of a time from Kafka again, and insert those that have no row in ClickHouse.
 
-    For every sink. The times are those at which Kafka appended the records. What Kafka has deleted
-    stays missing. Sinks may run meanwhile; the command may be repeated. Prints one row per sink and
-    partition that has records of the time.
+    Repairs the tables of every sink. The times are those at which Kafka appended the records.
+    Records that Kafka has deleted stay missing. Sinks may run meanwhile, and the command may be
+    repeated. Prints one row per sink and partition with records of that time.
     """
     from sessionary.infra.topics import count_brokers
     from sessionary.sinks.core.sink_kinds import SINKS

@@ -117,7 +117,7 @@ def _table_of(group: str) -> str:
 
 
 def _rounded_row(row: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a row for a terminal: seconds and rates with one decimal, - for what is unknown."""
+    """Return a row for a terminal: seconds and rates with one decimal, - for unknown values."""
     return {
         name: "-" if value is None else f"{value:.1f}" if isinstance(value, float) else value
         for name, value in row.items()

@@ -44,7 +44,7 @@ _REJECTIONS = (
     "AND ({session:String} = '' OR startsWith(session_id, {session:String})) AND ({security:UInt8} = 0 OR security) "
     "AND time >= {since:DateTime64(6, 'UTC')}"
 )
-# A rejected record has no columns of its own for these two; bytes that are no event have none.
+# A rejected record has no columns for these two; bytes that are no event have no values.
 _BY_AGENT_OR_USER = (
     "AND (source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC')) IN "
     "(SELECT source_partition, source_offset, appended_at FROM history "
@@ -114,7 +114,7 @@ def _find_rejected(source: ClickHouseClient, log_position: str) -> Row:
         "source_topic, source_partition, source_offset, base64Encode(key) AS key_base64, "
         "base64Encode(value) AS value_base64, mapApply((k, v) -> (k, base64Encode(v)), headers) AS headers_base64 "
         "FROM rejected FINAL WHERE source_partition = {partition:UInt32} AND source_offset = {offset:UInt64} "
-        # What is left of an older rejection only marks its row of history.
+        # The remainder of an older rejection only marks its row of history.
         "AND retain_until > now64(6)",
         partition=int(match[1]),
         offset=int(match[2]),
@@ -159,9 +159,9 @@ def replay_rejected(
 ) -> None:
     """Send rejected records again, unchanged. The processor decides again.
 
-    This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists
-    by now. An event of work also fills the gap that it left. Otherwise a record whose
-    sequence number was counted when it was rejected is then a duplicate.
+    This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists by
+    now. An event of work also fills the gap that its rejection left. Any other record is a
+    duplicate if its sequence number was counted at the rejection.
     """
     if len(log_positions) > _REPLAYS_MAX:
         raise Invalid(

@@ -167,7 +167,7 @@ def lag_exporter_command(
 
 
 def _begin_reach_check(settings: KafkaSettings) -> None:
-    """Log within 5 s that no broker answers. Never blocks; the role goes on trying by itself.
+    """Log within 5 s that no broker answers. Never blocks; the role itself keeps trying.
 
     Its clients notice only later: a connection that is open may be silent for long.
     """

@@ -15,10 +15,10 @@ from sessionary.infra.cli.tables import show_rows
 from sessionary.infra.clickhouse_client import Row
 from sessionary.schemas.errors import Invalid
 
-# Finds what a query would reach out of the database for: files, other servers, programs.
+# Finds the parts of a query that reach out of the database: files, other servers, programs.
 #
-# ClickHouse parses the query itself (`EXPLAIN AST`), so that no spelling hides a call from us that
-# it would run. Table functions are allowed by name, because new ones appear in each release.
+# ClickHouse parses the query itself (`EXPLAIN AST`), so that no spelling hides a call from us.
+# Table functions are allowed by name, because new ones appear in each release.
 
 
 _NODE: Final = re.compile(
@@ -50,7 +50,7 @@ _OUTWARD_FUNCTIONS: Final = frozenset(("catboostevaluate", "file", "hascolumnint
 _LANGUAGE_MODELS: Final = "ai"  # aiGenerate and others ask a service
 _UNQUALIFIED: Final = re.compile(r"\w+")
 _UNION: Final = "SelectWithUnionQuery"
-# What hides calls from the parser's tree, by its kind of node.
+# Expressions that hide calls from the parser's tree, by kind of node.
 _OPAQUE: Final = {
     "ColumnsApplyTransformer": "APPLY may call any function",
     "Set": "SETTINGS may hold expressions",
@@ -70,7 +70,7 @@ class _Node(NamedTuple):
 def find_outward_calls(client: _QueryClient, statement: str) -> list[str]:
     """Return why a query is not safe, a phrase each; empty if it stays in the database.
 
-    Blocks. Raises what the client raises, for a syntax error too.
+    Blocks. Raises as the client does, for a syntax error too.
     """
     table_functions = {str(row["name"]).lower() for row in client.fetch_rows("SELECT name FROM system.table_functions")}
     users = {
@@ -111,7 +111,7 @@ def _opaque_parts(nodes: list[_Node]) -> Iterator[str]:
             yield _OPAQUE[node.kind]
         if node.kind == "Explain" and "OVERRIDE" in node.name:
             yield "EXPLAIN TABLE OVERRIDE asks another server"
-        # The lists of a SELECT are nodes of their own: a literal beside them is a file's name.
+        # The lists of a SELECT are separate nodes: a literal next to them is a file's name.
         if node.kind == "Literal" and _parent_kind(nodes, place) == _UNION:
             yield "INTO OUTFILE writes a file"
 

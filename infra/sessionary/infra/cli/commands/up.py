@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from sessionary.infra.stack import Stack
 
 
-# Tells what becomes of the processes of the local stack: people on stderr, and a log.
+# Reports the processes of the local stack: to people on stderr, and to a log.
 
 
 class PartReports:
     """Prints a line for each exit of a process, with its time (UTC).
 
-    One that lacks something which must be set up first is tried again and again. It is reported
-    once, then only if the reason changes, and when it works.
+    A process that lacks a set-up is started again and again. It is reported once, then only if the
+    reason changes, and when the process works.
     """
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -44,7 +44,7 @@ class PartReports:
         self._missing: dict[str, str] = {}  # by part, as it was reported
 
     def report_change(self, change: PartChange) -> None:
-        """Print what a change of state comes to, if anything. Does not block."""
+        """Print a line about a change of state, if it needs one. Does not block."""
         name = change.name
         if change.state is PartState.READY and self._missing.pop(name, None) is not None:
             self._print_line(f"{name} is ready now")
@@ -67,10 +67,10 @@ class PartReports:
 
 
 def change_reporter(log_folder: Path) -> Callable[[PartChange], None]:
-    """Return what reports each change of a part: to a log, and to people what they must know.
+    """Return a reporter of each part's changes: all to a log, the important ones to people.
 
-    The log is `<log_folder>/supervisor.log`. If `SESSIONARY_LOG_FORMAT` is json, it is stderr, and
-    has no lines for people. It begins with the first change. Raises `SettingsError`.
+    The log is `<log_folder>/supervisor.log`. If `SESSIONARY_LOG_FORMAT` is json, the log is stderr,
+    and there are no lines for people. The log begins with the first change. Raises `SettingsError`.
     """
     from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 
@@ -141,11 +141,11 @@ def running_stack(stack: "Stack") -> Iterator[None]:
 
 
 def activate_newest_rules(stack: "Stack") -> None:
-    """Let the newest rules begin if the stack is a new one: no older processor ever served it.
+    """Activate the newest rules if the stack is new: no older processor ever served it.
 
-    With the role quotas, runs ask for quotas by them; sessions too, if the file limits them, and
-    tokens count, if it limits those. Blocks for some seconds. Raises what `ControlApiClient`
-    raises.
+    With the role quotas, these rules let runs ask for quotas; sessions too, if the file limits
+    them, and tokens count, if it limits those. Blocks for some seconds. Raises as
+    `ControlApiClient` does.
     """
     if stack.is_new:
         from sessionary.infra.control_api_client import ControlApiClient

@@ -1,8 +1,8 @@
 """The ClickHouse engine (chdb) over a folder.
 
 Only one process at a time can open the folder, and a child that is forked afterwards hangs. The
-engine therefore needs a process of its own. Inside it, statements run in parallel, each on a handle
-of its own (opening one takes 0.7 ms). Measured with four threads that insert and select for ten
+engine therefore needs a dedicated process. In this process, statements run in parallel, each on its
+own handle (opening one takes 0.7 ms). Measured with four threads that insert and select for ten
 seconds: all counts are correct, and 2.1 times as many statements run as behind a lock. A handle is
 never used twice, because USE and SET stay in effect on it.
 """

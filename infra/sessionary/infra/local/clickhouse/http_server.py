@@ -23,9 +23,9 @@ from sessionary.infra.local.clickhouse.sql import Statement, decompress_body, pa
 from sessionary.infra.local.errors import EngineError
 from sessionary.infra.local.ports import LOOPBACK
 
-# Which requests a web page of another site may have sent. Pure.
+# Detects requests that a web page of another site may have sent. Pure.
 #
-# Any page that a developer opens can send requests to 127.0.0.1. Its browser tells so: by
+# Any page that a developer opens can send requests to 127.0.0.1. The browser shows this: by
 # `Origin`, by `Sec-Fetch-Site`, or, if the page's host name was resolved to 127.0.0.1 (DNS
 # rebinding), by `Host`. A driver or curl sends none of these, or a loopback address as the host.
 

@@ -1,8 +1,8 @@
-"""What a statement is, and whether the local engine may run it. Pure.
+"""The kind of a statement, and whether the local engine may run it. Pure.
 
-Reads and changes of rows are allowed. Definitions must be on an allow-list: one that fails halfway
-(such as `ENGINE = Kafka`) can leave metadata with which the folder never opens again. This protects
-a developer's folder against accidents; it is no security boundary.
+Reads and changes of rows are allowed. Definitions must be on an allow-list: a definition that fails
+halfway (such as `ENGINE = Kafka`) can leave metadata with which the folder never opens again. This
+protects a developer's folder against accidents; it is no security boundary.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _check_change(tokens: list[_Token]) -> None:
 
 
 def _created_kind(words: list[str]) -> str:
-    """Return what a CREATE creates: the words after CREATE, OR REPLACE and TEMPORARY."""
+    """Return the kind that a CREATE creates: the words after CREATE, OR REPLACE and TEMPORARY."""
     rest = [word for word in words[:5] if word not in ("CREATE", "OR", "REPLACE", "TEMPORARY")]
     return " ".join(rest[:2]) if rest[:1] == ["MATERIALIZED"] else "".join(rest[:1])
 

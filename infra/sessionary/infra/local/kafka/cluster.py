@@ -4,7 +4,7 @@
     <data>/1/, 2/, 3/     the folders of the nodes, as `node` describes them
 
 If any one is lost, a quorum of controllers and two replicas of each partition remain. Each node is
-a process of its own, which a supervisor starts and restarts.
+a separate process, which a supervisor starts and restarts.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ _JVM = (
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """What stays the same of a node as long as its folder exists."""
+    """The constant part of a node, as long as its folder exists."""
 
     cluster_id: str
     port: int
@@ -164,13 +164,13 @@ class QuorumMember(NamedTuple):
 
 
 class ProxiedListener(NamedTuple):
-    """A second listener, for clients that come through a TCP proxy: they are sent back to it.
+    """A second listener, for clients that come through a TCP proxy and are sent back to it.
 
-    The nodes of a cluster reach each other without it.
+    The nodes of a cluster reach each other without this listener.
     """
 
     port: int  # of the broker
-    proxy_port: int  # that the broker tells its clients
+    proxy_port: int  # which the broker reports to its clients
 
 
 def _listener_properties(listener: ProxiedListener, identity: NodeIdentity) -> str:
@@ -197,7 +197,7 @@ def read_identity(data: Path) -> NodeIdentity | None:
 
 
 def replace_json(path: Path, value: object) -> None:
-    """Write a JSON file; a reader, and a crash, see it whole or as it was."""
+    """Write a JSON file atomically: a reader, or a crash, sees the new or the old content."""
     draft = path.with_name(path.name + ".new")
     draft.write_text(json.dumps(value, indent=1) + "\n")
     draft.replace(path)

@@ -2,7 +2,7 @@
 
 From the transport down to the bytes:
 
-    transport   appends each event to the spool, sends it, replays what a dead process left
+    transport   appends each event to the spool, sends it, replays those of dead processes
     spool       the queue of this process's events, and that of dead processes
     orphans     spools that a process left: adopts them, and describes them
     segment     one mapped file of the spool, and its frames

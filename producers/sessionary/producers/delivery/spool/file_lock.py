@@ -14,7 +14,7 @@ from pathlib import Path
 _MODE = 0o600
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _LOOK_S, _LOOKS_MAX = 0.02, 50
-# Locks of this process. `lockf` knows processes only: it would grant one that we hold already.
+# Locks of this process. `lockf` knows only processes: it would grant a lock that we hold already.
 _held: set[Path] = set()
 
 if sys.platform == "win32":

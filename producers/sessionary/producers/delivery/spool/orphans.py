@@ -23,7 +23,7 @@ _LEFT_S = 3_600.0  # A temporary lock file that is older was left by a process t
 
 
 class Claim(NamedTuple):
-    """What was taken over. The locks are held."""
+    """The files that were taken over. Their locks are held."""
 
     locks: list[FileLock]
     segments: list[Segment]  # In order, with at least one readable frame each
@@ -92,7 +92,7 @@ def release_claim(claim: Claim) -> None:
 
 
 def _free_locks(folder: Path) -> Iterator[FileLock]:
-    """Lock what is free. Segments whose lock file was deleted get one: nothing else finds them."""
+    """Lock all free spools. Segments without a lock file get one, so that they are found."""
     for path in sorted(folder.glob("*.lock"), key=_created_ns):
         if (lock := try_lock(path)) is not None:
             for temporary in folder.glob(f"{owner_of(path)}.*.seg.tmp"):  # it was killed meanwhile
@@ -139,7 +139,7 @@ def _created_ns(path: Path) -> int:
         return 0
 
 
-# What lies in spool folders, for people: read only, beside living processes.
+# The contents of spool folders, for people: read only, while processes may be alive.
 
 
 _LOOKS_MAX = 3
@@ -151,9 +151,9 @@ class SpoolSummary(NamedTuple):
     folder: Path
     producer_id: str
     alive: bool
-    events: int  # That can be read
-    bytes: int  # Of the files
-    oldest_age_s: float | None  # Of the oldest event; None without one
+    events: int  # readable ones
+    bytes: int  # size of the files
+    oldest_age_s: float | None  # age of the oldest event; None without one
     damaged: int  # Events that cannot be read
     set_aside: int  # Files that were kept as .damaged earlier
 

@@ -21,7 +21,7 @@ from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS
 from sessionary.producers.ports import OnReceipt
 from sessionary.schemas.codec.compiled_helpers import new_instance
 
-# The bytes of a segment: its head, its frames, and how frames are found behind damage.
+# The bytes of a segment: its head, its frames, and the search for frames after damage.
 #
 # Numbers are big-endian:
 #
@@ -59,10 +59,10 @@ class Frame(NamedTuple):
 
 
 class SegmentScan(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
-    offsets: list[int]  # Of the readable frames, in order
-    end: int  # Behind the last one
+    offsets: list[int]  # offsets of the readable frames, in order
+    end: int  # end of the last readable frame
     lost: int  # Number of frames that cannot be read; a lower bound if the head is damaged
     damage: str | None  # Where the damage begins, for people; None if there is none
     next_number: int
@@ -117,7 +117,7 @@ def written_ms(data: mmap | bytes, offset: int) -> int:
 
 
 def scan_segment(data: mmap | bytes) -> SegmentScan:
-    """Return all readable frames of a file. Never raises for what the bytes are."""
+    """Return all readable frames of a file. Never raises, whatever the bytes."""
     first, following = _read_head(data)
     offsets: list[int] = []
     offset, lost, expected = HEAD_BYTES, 0, first
@@ -141,7 +141,7 @@ def scan_segment(data: mmap | bytes) -> SegmentScan:
         lost += following - expected if expected is not None else 1
         damage = damage or f"damaged from byte {offset} on"
     if expected is None:
-        lost = max(lost, 1)  # not even a frame tells how many there were
+        lost = max(lost, 1)  # without a frame, their number is unknown
     return SegmentScan(offsets, offset if offsets else HEAD_BYTES, lost, damage, expected or 0)
 
 
@@ -206,7 +206,7 @@ class Segment:
     )
 
     def __init__(self, path: Path, mapped: mmap, scan: SegmentScan | None = None) -> None:
-        """Hold a mapped file; `scan` is what a dead process left in it."""
+        """Hold a mapped file; `scan` has the frames that a dead process left."""
         self.path = path
         self.map = mapped
         self.orphan = scan is not None  # of a dead process

@@ -41,7 +41,7 @@ StoredFrame = tuple[FramePosition, Frame | None]
 
 
 class FrameQueue:
-    """Segments in order. A segment that is sealed gets no more frames, and goes once it is done.
+    """Segments in order. A sealed segment gets no more frames, and is removed once it is done.
 
     Not thread-safe.
     """
@@ -49,8 +49,8 @@ class FrameQueue:
     def __init__(self) -> None:
         self.segments: deque[Segment] = deque()
         self.outstanding = 0  # Frames that are not done
-        self.bytes_held = 0  # Of the frames in all segments
-        self.bytes_sent = 0  # Of the frames that are sent and not done
+        self.bytes_held = 0  # bytes of the frames in all segments
+        self.bytes_sent = 0  # bytes of the frames that are sent and not done
         self.cursor: FramePosition | None = None
 
     @property
@@ -159,9 +159,10 @@ AGE_LIMIT_MS = 7 * 86_400_000
 class Spool:
     """The queue of this process's events, and that of the events of dead processes.
 
-    Each has its own budget of bytes, and they are read in turn. Only this is between them: an event
-    waits until no orphan of its session is left, so that a session's events keep their order. It
-    waits at the head of the own queue, so the own events behind it, of any session, wait too.
+    Each queue has its own budget of bytes, and both are read in turn. One rule connects them: an
+    event waits until no orphan of its session is left, so that a session's events keep their order.
+    The event waits at the head of the own queue, so the own events behind it, of any session, wait
+    too.
     """
 
     def __init__(self, folder: Path, producer_id: str, bytes_max: int, memory_bytes_max: int = 0) -> None:
@@ -181,7 +182,7 @@ class Spool:
         self._orphans = FrameQueue()
         self._orphan_locks: list[FileLock] = []
         self._orphans_next = True
-        self._held_keys: Counter[bytes] = Counter()  # Of the orphans that are not done
+        self._held_keys: Counter[bytes] = Counter()  # keys of the orphans that are not done
         self.damages: list[SpoolDamaged] = []
         self.taken_over = 0  # Number of frames of dead processes
         self._more_orphans = False  # There were too many to take over at once
@@ -307,14 +308,14 @@ class Spool:
         self._own.clear_last()
 
     def claim_orphans(self) -> Claim:
-        """Lock and read what dead processes left, as far as the budget of orphans goes.
+        """Lock and read the spools of dead processes, within the budget of orphans.
 
         Changes nothing here, and may take long: it reads files. Raises `OSError`.
         """
         return claim_orphans(self._folder, self._bytes_max)
 
     def take_over(self, claim: Claim) -> int:
-        """Queue what was claimed; return the number of its frames."""
+        """Queue the claimed frames; return their number."""
         before = self._orphans.outstanding
         for segment in claim.segments:
             self._orphans.add_segment(segment)
@@ -354,7 +355,7 @@ class Spool:
     def abandon(self) -> None:
         """Close maps and descriptors, and leave files and locks as they are.
 
-        For a forked child: its parent goes on with the spool. Takes no lock of any thread. The
+        For a forked child: its parent keeps using the spool. Takes no lock of any thread. The
         object is of no use afterwards.
         """
         for queue in (self._own, self._orphans):
@@ -364,7 +365,7 @@ class Spool:
             lock.release()
 
     def _settle_orphan(self, position: FramePosition) -> None:
-        """Let an orphan go that is done; its session's own events may follow the last one."""
+        """Release an orphan that is done; its session's own events may follow the last one."""
         orphans, segment = self._orphans, position.segment
         orphans.outstanding -= 1
         orphans.bytes_sent -= position.end - position.offset

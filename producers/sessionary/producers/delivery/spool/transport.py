@@ -5,11 +5,11 @@ librdkafka's threads, which costs an agent that emits now and then a fifth of th
 While events come, the sender looks for them by itself, so that no call has to wake it either.
 
 New events are kept in memory until they are queued. Once librdkafka has no room, the sender queues
-the file's events in order. Events that dead processes left go beside them, in turn. Only an event
-whose session has such events waits until they are acknowledged, and the own events behind it wait
-with it. After a failure that is not the record's own fault, or a long time without any
-acknowledgement, a new producer sends all unacknowledged events again from the file, in order; never
-a single one alone.
+the file's events in order. Events of dead processes are sent in between, by turns. Only an event
+whose session has such events waits for their acknowledgement; the own events behind it wait too.
+After a failure that is not the record's own fault, or a long time without any acknowledgement, a
+new producer sends all unacknowledged events again from the file, in order; never a single one
+alone.
 """
 
 import threading
@@ -65,7 +65,7 @@ def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
 _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
 _ROOM_WAIT_S = 0.02
-_LOOK_PAUSE_S = 0.005  # between two looks for new events: what comes meanwhile goes in one batch
+_LOOK_PAUSE_S = 0.005  # between two looks for new events: those that come meanwhile form one batch
 _LOOKS_MAX = 4  # in vain, before the sender sleeps
 _NEW_EVENTS_MAX = 500  # that wait for the sender; then `send` queues them
 # Errors of the record itself: sending it again cannot help.
@@ -398,7 +398,7 @@ class SpoolTransport(DirectTransport):
         return self._queue_record(record, position)
 
     def _keep_aside(self, frame: Frame) -> str:
-        """Store a frame that cannot be sent; return what became of it."""
+        """Store a frame that cannot be sent; return the outcome."""
         try:
             return f"it is kept in {self._spool.store_aside(frame)}"
         except OSError as error:

@@ -1,13 +1,13 @@
-"""What an operator decides.
+"""The decisions of an operator.
 
     partition   partition list, retry, skip, accept-gap, accept-truncation, repair-clock
     rules       rules list, activate
     calls       call unknown, resolve: tool calls whose outcome is unknown
-    artifacts   artifact sweep: mark what has expired, remove it a week later
+    artifacts   artifact sweep: mark expired artifacts, remove them a week later
     people      session pause, resume, cancel, claim; question list, approve, deny
     moves       session move, moves, drain: sessions move between services
     spool       spool list, verify, drain
 
-What came of a call is sent as an event, with the tenant's token. The commands of partitions,
+The outcome of a call is sent as an event, with the tenant's token. The commands of partitions,
 rules and people ask the control API of any processor, with the operator's token.
 """

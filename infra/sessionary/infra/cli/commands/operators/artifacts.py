@@ -18,11 +18,11 @@ from sessionary.schemas.errors import SettingsError
 
 # Marks artifacts that have expired, and removes their bodies a week later.
 #
-# What is known of artifacts is ClickHouse's `v_artifacts`. Each step can be repeated: the mark is
-# a row of `artifact_deletions`, written before a body is touched; a body that is marked is moved
-# to another name before its own goes, so that the store has it under one of them at any time; that
-# a body was removed is written afterwards. A body stays where it is while one artifact of its hash
-# is neither expired nor deleted, and comes back if it is saved anew.
+# The known artifacts are those of ClickHouse's `v_artifacts`. Each step can be repeated. The mark
+# is a row of `artifact_deletions`, written before a body is touched. A marked body is copied to
+# another name before its own is removed, so that the store has it under one of them at any time.
+# The removal of a body is written afterwards. A body stays in place while one artifact of its hash
+# is neither expired nor deleted, and is restored if it is saved anew.
 
 
 _BLOCK: Final = 1_000
@@ -47,7 +47,7 @@ WHERE state = 'complete' AND sha256 IS NOT NULL AND NOT {_EXPIRED}"""
 
 
 class SweepReport(NamedTuple):
-    """What a sweep did, or would do.
+    """The result of a sweep, done or planned.
 
     Attributes:
         marked: Artifacts that have expired, and are marked now.
@@ -85,7 +85,7 @@ class ArtifactSweep:
     """One sweep of one store. `now` is a time of the server as text, UTC; None asks for it."""
 
     def __init__(self, source: ClickHouseClient, store: ArtifactStore, days: int, now: str | None = None) -> None:
-        """Read what has expired. Raises as the client does."""
+        """Read the expired artifacts. Raises as the client does."""
         self._source, self._store = source, store
         self._now = now or str(source.fetch_one("SELECT toString(now64(3, 'UTC')) AS now")["now"])
         times: dict[str, str | int] = {"now": self._now, "days": days}
@@ -94,7 +94,7 @@ class ArtifactSweep:
         mine = [row for row in rows if self._is_here(row)]
         here = {_key(row) for row in mine}
         others = [row for row in rows if _key(row) not in here]
-        # Another store's artifact holds no body of this one; what is not sure holds it.
+        # An artifact of another store holds no body of this one; an uncertain one does.
         live = {str(row["sha256"]) for row in source.fetch_rows(_LIVE, **times)}
         self._bodies = group_bodies(mine, live | {str(row["sha256"]) for row in others})
         self._expired = [row for row in mine if not row["is_marked"]]
@@ -202,8 +202,8 @@ def sweep_command(
 ) -> None:
     """Mark artifacts that are older than the setting; remove bodies that were marked a week ago.
 
-    What is marked is not served any more. Its hash and size stay in ClickHouse's v_artifacts. Run
-    it once a day; you can repeat it at any time, also after it was killed.
+    Marked artifacts are not served any more. Their hashes and sizes stay in ClickHouse's
+    v_artifacts. Run the sweep once a day. You can repeat it at any time, also after it was killed.
     """
     from sessionary.producers.artifacts import open_store
     from sessionary.sinks.settings import RetentionSettings

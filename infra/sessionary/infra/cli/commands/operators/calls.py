@@ -1,4 +1,4 @@
-"""`sessionary call`: tool calls whose outcome is unknown, and what people found out."""
+"""`sessionary call`: tool calls whose outcome is unknown, and the findings of people."""
 
 import json
 import tempfile
@@ -52,7 +52,7 @@ _CALL = (
 
 
 class CallOutcome(Enum):
-    """What came of a call."""
+    """The outcome of a call."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -99,7 +99,7 @@ def resolve_unknown(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what came of a tool call whose outcome is unknown; its run may then go on.
+    """Record the outcome of a tool call whose outcome is unknown; its run may then resume.
 
     The exit code is 1 if the event was rejected.
     """
@@ -132,7 +132,7 @@ def _check_result(outcome: CallOutcome, result: str | None) -> None:
 def find_unknown_call(source: ClickHouseClient, session: str, key: str, run: str | None) -> Row:
     """Return the one call of unknown outcome with this key, of the session whose id begins so.
 
-    Raises `NotFound` if there is none, `Invalid` if there are several, and what the client raises.
+    Raises `NotFound` if there is none, `Invalid` if there are several, and as the client does.
     """
     rows = source.fetch_rows(_CALL, session=session, key=key, run=run or "")
     if not rows:

@@ -88,8 +88,9 @@ def move_command(
 ) -> None:
     """Move a session to another service, and wait until it is there.
 
-    Its agent works until the target has loaded it. If the target is not there in time, it stays
-    where it is, and the code is 1. Needs a token with the role operator.
+    The agent works until the target has loaded the session. If the target does not accept in time,
+    the session stays with its service, and the exit code is 1. Needs a token with the role
+    operator.
     """
     source, api, progress = clickhouse_client(data), control_api_client(data), Progress()
     found = find_session(source, session, tenant)
@@ -135,8 +136,8 @@ def drain_command(
 ) -> None:
     """Move all open sessions of a service to another one, at a bounded rate, and report.
 
-    Sessions that are Idle, in Error or over stay. The code is 1 if a session did not move; the same
-    command tries it again.
+    Sessions that are Idle, in Error or over stay. The exit code is 1 if a session did not move; the
+    same command tries again.
     """
     if service == to:
         raise Invalid("invalid_value", f"--to {to}: name another service than the one that is drained")
@@ -181,8 +182,8 @@ def _await_ends(
 ) -> list[Row]:
     """Return id, step and reason of migrations once all have ended, or after their time.
 
-    `offered_s`: when the first one was offered, of the monotonic clock. `report` gets the number of
-    those that have ended. An end that ClickHouse lacks has the step `unknown`.
+    `offered_s`: time of the first offer, by the monotonic clock. `report` gets the number of
+    migrations that have ended. An end that ClickHouse lacks has the step `unknown`.
     """
     deadline_s = time.monotonic() + ttl_s + _LANDING_S
     while ids:

@@ -19,7 +19,7 @@ _COLUMNS = ("partition", "state", "instance", "next_offset", "live_rows", "batch
 
 
 def describe_halt(partition: Mapping[str, Json]) -> str:
-    """Return what happened to a partition that is not open, in a line."""
+    """Return why a partition is not open, in a line."""
     number, detail = partition["partition"], partition["detail"]
     if partition["state"] != "halted":
         return f"partition {number} is {partition['state']}: {detail}"
@@ -54,7 +54,7 @@ def retry_partition(
 ) -> None:
     """Open a halted partition again, once its cause is removed.
 
-    The exit code is 1 if it is halted again.
+    The exit code is 1 if the partition is halted again.
     """
     _show_reopened(partition, lambda client: client.retry_partition(partition), data, as_json=as_json)
 
@@ -67,8 +67,8 @@ def accept_gap(
 ) -> None:
     """Give up events that were deleted before the partition read them (log_gap), for ever.
 
-    The partition goes on at the first event that the log still has. The exit code is 1 if it is
-    halted again.
+    The partition continues at the first event that the log still has. The exit code is 1 if the
+    partition is halted again.
     """
     _show_reopened(partition, lambda client: client.accept_gap(partition, reason), data, as_json=as_json)
 
@@ -79,9 +79,9 @@ def accept_truncation(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on in a log that lost events which were judged already (log_truncated).
+    """Continue in a log that lost events which were judged already (log_truncated).
 
-    The state keeps them. Events that have got their offsets since are not judged. The exit code is
+    The state keeps these events. Later events at the same offsets are not judged. The exit code is
     1 if the partition is halted again.
     """
     _show_reopened(partition, lambda client: client.accept_truncation(partition, reason), data, as_json=as_json)
@@ -96,7 +96,8 @@ def repair_clock(
     """Set a clock that leapt to the broker's time, once the broker's clock is right again.
 
     For a partition that is halted by clock_ahead, or is open with a clock that is ahead. All
-    sessions have as much time left as they had. The exit code is 1 if it is halted again.
+    sessions have as much time left as they had. The exit code is 1 if the partition is halted
+    again.
     """
     _show_reopened(partition, lambda client: client.repair_clock(partition, reason), data, as_json=as_json)
 
@@ -109,9 +110,9 @@ def skip_records(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on after the record at which the partition is halted; it is never judged.
+    """Continue after the record at which the partition is halted; this record is never judged.
 
-    The history keeps its bytes. The exit code is 1 if the partition is halted again.
+    The history keeps the record's bytes. The exit code is 1 if the partition is halted again.
     """
     _show_reopened(partition, lambda client: client.skip_records(partition, offset, to, reason), data, as_json=as_json)
 
@@ -119,7 +120,7 @@ def skip_records(
 def _show_reopened(
     partition: int, ask: Callable[[ControlApiClient], dict[str, Json]], data: Path | None, *, as_json: bool
 ) -> None:
-    """Ask for a new start of a halted partition, and show what came of it."""
+    """Ask for a new start of a halted partition, and show the result."""
     try:
         found = ask(control_api_client(data))
     except UnknownPartition as error:

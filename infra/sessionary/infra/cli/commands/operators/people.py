@@ -59,9 +59,9 @@ def resume_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Release a held session: its agent works on in the next epoch.
+    """Release a held session: its agent continues in the next epoch.
 
-    A session that waits for an answer goes on by `question approve` or `question deny` instead.
+    A session that waits for an answer resumes by `question approve` or `question deny` instead.
     """
     _act("resume", session, tenant, {"reason": reason}, data, as_json=as_json)
 
@@ -73,7 +73,7 @@ def cancel_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a session that is called off: one that is Active, Paused or in Error."""
+    """End a session that is called off. The session must be Active, Paused or in Error."""
     _act("cancel", session, tenant, {"reason": reason}, data, as_json=as_json)
 
 
@@ -87,7 +87,8 @@ def claim_command(
 ) -> None:
     """Let a service own a session at once, also if its owner is alive; the holder is fenced off.
 
-    Its state stays. A client of the service has to attach to it or claim it, or it times out.
+    The session's state stays. A client of the service must attach to the session or claim it, or
+    the session times out.
     """
     body = {"for": service, "reason": reason}
     _act("claim", session, tenant, body, data, as_json=as_json, more=("owner_service",))
@@ -120,7 +121,7 @@ def deny_command(
 def list_questions(
     tenant: TenantOption = None, limit: LimitOption = 50, data: DataOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the questions that wait for a person: what is asked, since when, until when, by whom.
+    """List the questions that wait for a person: text, begin, deadline, and who asked.
 
     A question without an answer at its deadline is denied.
     """
@@ -141,7 +142,7 @@ def _act(
     as_json: bool,
     more: Sequence[str] = (),
 ) -> None:
-    """Send what an operator wants of a session, and show what came of it.
+    """Send an operator's request about a session, and show the result.
 
     `more`: names in the answer that are shown besides those of all actions.
     """

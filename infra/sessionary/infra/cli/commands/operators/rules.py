@@ -1,4 +1,4 @@
-"""`sessionary rules`: the rules that partitions are judged by, and how newer ones begin."""
+"""`sessionary rules`: the rules that judge partitions, and the activation of newer ones."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -45,7 +45,7 @@ _COLUMNS = (
 
 
 def list_rules(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List the rules that every partition is judged by, and which rules the workers know.
+    """List the rules in force in every partition, and the rules that the workers know.
 
     Needs SESSIONARY_CONTROL_URL and SESSIONARY_OPERATOR_TOKEN; a local stack has both.
     """
@@ -90,7 +90,7 @@ def activate_rules(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let newer rules begin in all partitions, once every processor is upgraded. No way back.
+    """Activate newer rules in all partitions, once every processor is upgraded. Irreversible.
 
     Refused while a processor of the group does not know them; with --quotas, --session-quotas or
     --token-quotas, also while no worker of the role quotas runs. The command may be repeated, also
@@ -120,7 +120,7 @@ def activate_rules(
 
 
 def _wanted(name: str, *, yes: bool, no: bool) -> bool | None:
-    """Return what a pair of options asks for; None: neither was given."""
+    """Return the choice of a pair of options; None: neither was given."""
     if yes and no:
         raise SettingsError(f"--{name} and --no-{name} contradict each other: give one of them")
     return yes if yes or no else None

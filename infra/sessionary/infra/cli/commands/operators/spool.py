@@ -1,4 +1,4 @@
-"""`sessionary spool`: what clients have left on this machine, whether it is intact, and a drain."""
+"""`sessionary spool`: lists, verifies and drains the clients' spools on this machine."""
 
 import uuid
 from pathlib import Path
@@ -83,9 +83,9 @@ def drain_spools(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send to Kafka what dead clients left in the spool of this cluster and prefix.
+    """Send to Kafka the events that dead clients left in the spool of this cluster and prefix.
 
-    Needs SESSIONARY_BOOTSTRAP_SERVERS, and what else the clients had. Living clients are left
+    Needs SESSIONARY_BOOTSTRAP_SERVERS, and the clients' other settings. Living clients are left
     alone. The exit code is 1 if events are left.
     """
     from sessionary.infra.topics import count_brokers

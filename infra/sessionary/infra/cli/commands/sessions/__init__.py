@@ -1,9 +1,9 @@
-"""Commands that tell of sessions.
+"""Commands that read sessions.
 
     lookup         finds a session or run by its id; reads --since; follows rows
     lists          sessions; the last turns of one; its committed changes
     timeline       `session timeline`: the story of one session, as lines or as a page
-    runs           `run list`, `show`, `resume`: runs, and what resuming one would do
+    runs           `run list`, `show`, `resume`: runs, and the effect of resuming one
     following      `session follow`: each committed change of one session
 
 They read ClickHouse; `session show` and the page also ask the processor. `session follow`,

@@ -1,4 +1,4 @@
-"""`sessionary session follow`: each committed change of a session, as the processors tell it."""
+"""`sessionary session follow`: each committed change of a session, as the processors report it."""
 
 import sys
 from typing import Annotated, Final

@@ -1,4 +1,4 @@
-"""`sessionary session list` and `show`: what ClickHouse knows of sessions."""
+"""`sessionary session list` and `show`: sessions as ClickHouse knows them."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -98,7 +98,7 @@ def list_sessions(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List sessions, the most recently active first. With --since: those that were active then.
+    """List sessions, the most recently active first. With --since: those active since then.
 
     With --follow, a session gets another row whenever it changes its state.
     """

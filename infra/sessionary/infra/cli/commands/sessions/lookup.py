@@ -65,7 +65,7 @@ def _since_time(text: str, now: datetime) -> datetime:
 FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Oldest first, then go on with new ones until Ctrl-C.")
 ]
-# Whose row landed then may be changed: Kafka does not keep records for so long that more is read.
+# Sessions with a row that landed then may have changed. Kafka keeps no record for longer.
 RECENT: Final = "landed_at >= {landed:DateTime64(3, 'UTC')} AND appended_at >= now() - INTERVAL 32 DAY"
 _EVER: Final = "1970-01-01 00:00:00.000"
 _POLL_S: Final = 1.0
@@ -93,9 +93,9 @@ class RowTail:
         self._seen: dict[Hashable, None] = {}
 
     def begin_after(self, fetch_list: Callable[[], list[Row]]) -> list[Row]:
-        """Return the list's rows; they and all older ones count as seen. Raises what it raises."""
+        """Return the list's rows; these and all older ones count as seen. Raises as it does."""
         horizon = self._fetch_horizon()
-        former = self._fetch_landed(horizon)  # before the list: what lands in between is in one of the two
+        former = self._fetch_landed(horizon)  # before the list: rows that land in between are in one of the two
         found = fetch_list()
         self._see_rows([*former, *found])
         self._horizon = horizon

@@ -72,8 +72,8 @@ def list_runs(
 ) -> None:
     """List a tenant's open and finished runs, as the processors know them, by session and run.
 
-    With --since: those of which an event was applied from then on. With --follow: the most recently
-    active ones; then a run gets another row whenever it changes its state.
+    With --since: those with an event applied since then. With --follow: the most recently active
+    ones; then a run gets another row whenever it changes its state.
     """
     first_ms = since_ms(since, datetime.now(UTC))
     given = {"state": state.value if state else None, "user_id": user}
@@ -93,9 +93,9 @@ def list_runs(
 
 
 class FollowedRuns:
-    """A tenant's runs, for which the processors are asked again and again. Not thread-safe.
+    """A tenant's runs, polled from the processors. Not thread-safe.
 
-    Runs of a partition for which no worker answers are there as soon as one does.
+    Runs of a partition whose worker does not answer appear as soon as one does.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ def resume_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what resuming a run would do: what is done, what is tried again, what comes next.
+    """Show the effect of resuming a run: steps done, steps to retry, and the next step.
 
-    Sends nothing. The run itself is resumed by its own program: session.resume_run(...).
+    Sends nothing. Only its own program resumes a run: session.resume_run(...).
     """
     if not dry_run:
         raise Invalid("invalid_value", "a run is resumed by its own program, session.resume_run(...); give --dry-run")

@@ -36,7 +36,7 @@ SELECT * FROM v_sessions WHERE {session:String} IN ('', session_id)
 ORDER BY timeouts > 0 AND rejections > 0 DESC, transitions DESC, events DESC LIMIT 1
 """
 _BEATS_MAX: Final = 20_000
-# Two sinks write an event and what became of it; a line that is followed waits for both.
+# Two sinks write an event and its outcome; a followed line waits for both.
 _POLL_S: Final = 1.0
 
 
@@ -55,11 +55,11 @@ def timeline_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell the story of a session: each event and what became of it, without heartbeats.
+    """Show the history of a session: each event and its outcome, without heartbeats.
 
-    An event that was rejected says why. An activity lasts until the same process's next event, a
-    tool call or a step until its end. With --html the page has lanes for the agents, the
-    heartbeats, the cost, the next deadline, and what the integrity check says of the session.
+    A rejected event has its reason. An activity lasts until the same process's next event, a tool
+    call or a step until its end. With --html the page has lanes for the agents, the heartbeats, the
+    cost, the next deadline, and the result of the integrity check for the session.
     """
     if html is not None and follow:
         raise Invalid("invalid_value", "--html writes the story once: leave --follow out, or --html")
@@ -140,7 +140,7 @@ def _print_heading(found: Row, moments: Sequence[Moment]) -> None:
 def _follow_story(
     source: ClickHouseClient, of_session: tuple[str, str], shown: list[Moment], limit: int, since: str, *, as_json: bool
 ) -> None:
-    """Print moments as they come, each a poll after it was first seen; end when it is archived."""
+    """Print moments as they come, each one poll after its first sight; end at the archival."""
     _show_moments(shown, as_json=as_json)
     first = 0
     seen: set[tuple[int, int]] = set()
@@ -164,10 +164,10 @@ def _follow_story(
 
 
 def write_story(environ: Mapping[str, str], session_id: str = "") -> Path:
-    """Write the page of a session, by default of the one that tells most; return its path.
+    """Write the page of a session, by default of the most informative one; return its path.
 
-    `environ`: the stack's variables. Raises what `ClickHouseClient` raises, and `NotFound` if
-    there is no session.
+    `environ`: the stack's variables. Raises as `ClickHouseClient` does, and `NotFound` if there is
+    no session.
     """
     source = ClickHouseClient(ClickHouseSettings.from_env(environ))
     found = next(iter(source.fetch_rows(_MOST_EVENTFUL, session=session_id)), None)
@@ -186,7 +186,7 @@ def _write_page(
     environ: Mapping[str, str],
     since: str | None = None,
 ) -> None:
-    """Write a session's page; `since`: only what happened from then on, a UTC time."""
+    """Write a session's page; `since`: only events from this UTC time on."""
     from sessionary.infra.story.page import Chart, Heading, render_page
 
     tenant, session = found["tenant_id"], found["session_id"]
