@@ -35,6 +35,10 @@ from sessionary.stream_processors.core.judge import Arrival, Fault, Objection
 from sessionary.stream_processors.core.model import Decision, EventLog, LogRecord, OutputCause, RowLookup
 from sessionary.stream_processors.core.rows import AnyRows, RowKind, RowParts
 
+CONTENT_CHARACTERS_MAX: Final = 1_000  # stored in the row itself; a second record costs more
+_FIXED_BYTES: Final = 200  # about what a row takes besides its texts, and its record besides the row
+_BYTES_PER_CHARACTER_MAX: Final = 4
+_DECODER: Final = Decoder()
 LimitedT = TypeVar("LimitedT", TimedStep, ToolCallState)
 
 
@@ -181,12 +185,6 @@ def repair_limit(row: LimitedT, repairs: Sequence[ClockRepair]) -> LimitedT:
             )
             row = repaired  # the compiler's type checker wants this step
     return row
-
-
-CONTENT_CHARACTERS_MAX: Final = 1_000  # stored in the row itself; a second record costs more
-_FIXED_BYTES: Final = 200  # about what a row takes besides its texts, and its record besides the row
-_BYTES_PER_CHARACTER_MAX: Final = 4
-_DECODER: Final = Decoder()
 
 
 def object_to_row_size(name: str, key: bytes, after: Any, arrival: Arrival) -> Objection | None:

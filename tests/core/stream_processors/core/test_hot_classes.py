@@ -11,7 +11,6 @@ from sessionary.stream_processors.core.model import Decision
 from sessionary.stream_processors.core.run.judge import RunJudgement
 from sessionary.stream_processors.core.run.transitions import RunMoment
 from sessionary.stream_processors.core.sequencing import LogMoment, SequenceCheck
-from sessionary.stream_processors.core.session.children import Further
 from sessionary.stream_processors.core.session.facts import (
     HeartbeatSeen,
     PhaseMoved,
@@ -22,7 +21,7 @@ from sessionary.stream_processors.core.session.facts import (
 HOT: tuple[type[Any], ...] = (
     *(SessionArrival, Clock, Decision, LogMoment, SequenceCheck),
     *(HeartbeatSeen, PhaseMoved, SequenceMoved, TurnTaken, WorkDone),
-    *(Further, Judged, RunJudgement, RunMoment),
+    *(Judged, RunJudgement, RunMoment),
 )
 
 

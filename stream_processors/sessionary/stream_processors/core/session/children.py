@@ -1,7 +1,7 @@
 """The effects of an event on its run and its child, and of a transition on the open runs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey, run_key, split_child_key
@@ -31,18 +31,7 @@ from sessionary.stream_processors.core.session.row_size import object_to_size
 _OUTLIVED_STATES: Final = frozenset({"Paused", "Timeout", "Error", "Terminated"})
 
 
-@final
-class Further:
-    """Further results of an event or a transition: more facts, and rows under other keys."""
-
-    __slots__ = ("facts", "writes")
-
-    def __init__(self, facts: Sequence[Any] = (), writes: Mapping[bytes, Any] | None = None) -> None:
-        self.facts = facts
-        self.writes = writes
-
-
-NOTHING: Final = Further()
+NOTHING: Final = Decision(())
 
 
 def find_named_rows(arrival: SessionArrival, rows: RowLookup, families: Mapping[type[Any], ChildFamily]) -> None:
@@ -73,11 +62,11 @@ def outlives_state(row: SessionState, event: Event, run: RunRow | None) -> bool:
 
 def judge_children(
     row: SessionState, event: Event, arrival: SessionArrival, fact: SessionFact | Objection
-) -> tuple[SessionFact | Objection, Further]:
+) -> tuple[SessionFact | Objection, Decision]:
     """Judge an event against its run and its child, if the session has accepted it.
 
-    `fact` is the outcome of the event for the session. Returns the fact, or an objection, and the
-    further results of the event.
+    `fact` is the outcome of the event for the session. Returns the fact, or an objection, and what
+    the event decides besides.
     """
     if type(fact) not in (WorkDone, RunEventTaken):
         return fact, NOTHING
@@ -108,7 +97,7 @@ def judge_children(
             writes[arrival.child_key] = judged.row
         if judged.run is not None:
             writes[arrival.run_key] = judged.run
-    return fact, Further(facts, writes)
+    return fact, Decision(facts, writes=writes)
 
 
 def _session_facts(judgement: RunJudgement, run_id: str) -> Sequence[SessionFact]:
@@ -142,7 +131,7 @@ def decide_claim(row: object, arrival: SessionArrival, verdict: QuotaVerdict, ro
     return Decision(facts, writes={key: after})
 
 
-def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> Further:
+def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> Decision:
     """Return the results of a transition for the session's attached runs; `row`: before or after.
 
     The quotas are notified of the runs' claims before the session's row changes.
@@ -164,4 +153,4 @@ def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> 
             writes[key], changed = end_session(run, fact.at_ms, fact.reason_code)
         facts += changed
     claims = [each for each in facts if type(each) is ClaimMoved]
-    return Further([*claims, *(each for each in facts if type(each) is not ClaimMoved)], writes)
+    return Decision([*claims, *(each for each in facts if type(each) is not ClaimMoved)], writes=writes)

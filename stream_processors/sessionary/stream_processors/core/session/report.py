@@ -279,7 +279,7 @@ def report_fact(
 ) -> list[Emitted]:
     """Return the records of a fact, each with its topic and key.
 
-    `fact` is a `SessionFact`, or a fact that reports itself (`children.family.ReportedFact`).
+    `fact` is a `SessionFact`, or a fact that reports itself (`family.ReportedFact`).
     """
     if arrival is not None:
         session = arrival.session
