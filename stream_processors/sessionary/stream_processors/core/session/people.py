@@ -14,9 +14,6 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Answer, Envelope, Question, Snapshot
 from sessionary.stream_processors.core.judge import Objection
 
-# An operator may send these to sessions of other services. The principal's name is the actor.
-OPERATOR_EVENTS: Final = frozenset({"session_paused", "session_resumed", "session_terminated"})
-
 
 def is_by_operator(event: Event) -> bool:
     """Return whether the control API sent an event for a principal with the role operator.

@@ -189,6 +189,3 @@ def conversation_command(
     page, about = f"{session}/conversation", f"session {session}"
     reported = control_of(data, tenant).fetch_document(page, None, _TIMEOUT_S, about, {"last": f"{last}"})
     show_rows(reported["messages"], as_json=as_json, columns=_TURN_COLUMNS)
-
-
-_CHANGE_COLUMNS: Final = ("position", "state", "phase", "reason_code", "epoch", "version", "agent_id", "state_json")
