@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sessionary.producers.testing.judge import Judge
+from sessionary.producers.testing.judged_log import Judge
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.records import AuditRecord, RejectedEvent

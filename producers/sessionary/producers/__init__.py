@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING
 from sessionary.producers.agents.agent import Agent, AgentView
 from sessionary.producers.agents.work import TaskDone, VersionConflict
 from sessionary.producers.client import SessionClient
-from sessionary.producers.context.event_metadata import BlockMetadata, EventMetadata
 from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.scope import BlockMetadata, EventMetadata
 from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.durable.errors import (

@@ -17,8 +17,7 @@ from sessionary.producers.client_core.sessions import (
     create_core,
     follow_session,
 )
-from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
-from sessionary.producers.context.scope import active_session
+from sessionary.producers.context.scope import EventMetadata, active_session, envelope_fields
 from sessionary.producers.migrations import HandOver
 from sessionary.producers.ports import OnError
 from sessionary.producers.session.async_opening import AsyncStep, Opening, open_core, run_session_flow_async

@@ -20,7 +20,7 @@ from sessionary.producers.client_core.sessions import (
     start_core,
 )
 from sessionary.producers.client_core.task_reads import TaskReads
-from sessionary.producers.context.event_metadata import EventMetadata
+from sessionary.producers.context.scope import EventMetadata
 from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.follower import SessionFollower

@@ -6,7 +6,7 @@
 from typing import Unpack
 
 from sessionary.producers.agents.work import AgentView, AgentWork
-from sessionary.producers.context.event_metadata import EventMetadata
+from sessionary.producers.context.scope import EventMetadata
 from sessionary.producers.ports import Json
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sessionary.producers.context.event_metadata import EventMetadata
+from sessionary.producers.context.scope import EventMetadata
 from sessionary.producers.errors import Invalid, ProducerError, Rejected, SettingsError
 from sessionary.producers.ports import AgentMember, Json
 from sessionary.producers.process.safe_text import any_json_text

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from sessionary.producers.artifacts.stores import ArtifactStore, open_store
-from sessionary.producers.context.event_metadata import EventMetadata
+from sessionary.producers.context.scope import EventMetadata
 from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing, Invalid
 from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated, Payload
 

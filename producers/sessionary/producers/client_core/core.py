@@ -17,8 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder, DataClassLookup
-from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
-from sessionary.producers.delivery.sequences import SequenceRegistry, new_producer_id
+from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry, new_producer_id
 from sessionary.producers.errors import (
     AuthenticationFailed,
     ClientClosed,

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sessionary.producers.client_core.core import ClientCore
-from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
-from sessionary.producers.context.scope import inherit_in_threads
+from sessionary.producers.context.scope import EventMetadata, envelope_fields, inherit_in_threads
 from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid
 from sessionary.producers.follower import SessionFollower

@@ -2,11 +2,10 @@
 
 Uses sessions and clients by protocols only; `session` and the clients are above this package:
 
-    scope                 the scope of the current code; threads inherit it
-    event_metadata        envelope fields that verbs take, and those that a block adds
-    reported_block        a block that is reported to its session, and the events of calls
-    model_call            `session.llm`: one call of a model
-    run_beats             heartbeats of an attached run while it is silent
-    traced_calls          `traced`: a decorator that reports each call of a function
-    error_info            an exception as an event has it, and whether a retry helps
+    scope           the scope of the current code, which threads inherit, and its envelope fields
+    reported_block  a block that is reported to its session, and the events of calls
+    model_call      `session.llm`: one call of a model
+    run_beats       heartbeats of an attached run while it is silent
+    traced_calls    `traced`: a decorator that reports each call of a function
+    error_info      an exception as an event has it, and whether a retry helps
 """

@@ -3,7 +3,6 @@
 In the order in which an event passes:
 
     emitter           builds records: identity, sequence number, epoch, bytes
-    sequences         sequence numbers per session and producer
     record_ids        event ids, and records from templates
     spool             policy spool: a file first, then Kafka; replays the events of dead processes
     direct_transport  policies block and drop: librdkafka's queue in memory only

@@ -11,8 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, NamedTuple, ParamSpec, Self, TypeVar
 
-from sessionary.producers.context.event_metadata import EventMetadata
-from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
+from sessionary.producers.context.scope import EventMetadata, SessionBlock, enter_block, leave_block
 from sessionary.producers.durable.flow import Flow, run_flow_async
 from sessionary.producers.process.off_loop import open_or_leave, run_anyway, run_unless_left
 from sessionary.producers.session.core import SessionCore

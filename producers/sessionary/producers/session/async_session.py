@@ -12,21 +12,19 @@ from datetime import datetime, timedelta
 from typing import Self, Unpack
 
 from sessionary.producers.agents.async_agent import AsyncAgent
-from sessionary.producers.context.event_metadata import (
-    NO_FIELDS,
-    BlockMetadata,
-    EventMetadata,
-    block_fields,
-    envelope_fields,
-    epoch_us,
-)
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.scope import (
+    BlockMetadata,
+    EventMetadata,
     P,
     T,
     added_metadata,
     bind_function,
+    block_fields,
+    envelope_fields,
+    epoch_us,
 )
+from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView

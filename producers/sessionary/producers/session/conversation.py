@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
+from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Do, Flow, Send, Wait
 from sessionary.producers.errors import Invalid, NotAllowed, Rejected, SessionEnded, SettingsError, Unavailable

@@ -12,14 +12,16 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
-from sessionary.producers.context.event_metadata import (
+from sessionary.producers.context.scope import (
+    NO_SCOPE,
     OPENTELEMETRY,
+    CallReporter,
     EventMetadata,
     complete_fields,
+    current_scope,
     envelope_fields,
     epoch_us,
 )
-from sessionary.producers.context.scope import NO_SCOPE, CallReporter, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.flow import Flow, run_flow
 from sessionary.producers.durable.recorder import REAL_WAITS, Recorder

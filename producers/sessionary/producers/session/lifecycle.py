@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from sessionary.producers.context.error_info import error_message, to_error_info
-from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
+from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded
 from sessionary.producers.durable.flow import Call, Do, Flow, Send, Wait

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import NamedTuple
 
-from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
+from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.flow import Do, Flow, Send, Wait
 from sessionary.producers.errors import Invalid, ProducerError, Rejected, Unavailable

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from sessionary.producers.context.event_metadata import EventMetadata
+from sessionary.producers.context.scope import EventMetadata
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.errors import (

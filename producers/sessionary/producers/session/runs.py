@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Sequence
 from functools import partial
 
-from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.context.run_beats import RunBeats
+from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
 from sessionary.producers.errors import Invalid, StateMismatch, Unavailable

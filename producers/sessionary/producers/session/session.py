@@ -12,24 +12,22 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from sessionary.producers.agents.agent import Agent
-from sessionary.producers.context.event_metadata import (
-    NO_FIELDS,
-    BlockMetadata,
-    EventMetadata,
-    block_fields,
-    envelope_fields,
-    epoch_us,
-)
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.scope import (
+    BlockMetadata,
+    EventMetadata,
     P,
     SessionBlock,
     T,
     added_metadata,
     bind_function,
+    block_fields,
     enter_block,
+    envelope_fields,
+    epoch_us,
     leave_block,
 )
+from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView

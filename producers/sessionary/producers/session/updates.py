@@ -18,7 +18,7 @@ from sessionary.producers.agents.work import (
     handover_event,
     store_result,
 )
-from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
+from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.recorder import wait_recorded
 from sessionary.producers.errors import Invalid, Rejected, SessionLost, Unavailable

@@ -6,7 +6,7 @@ A session that is left before its verdict is known is ended once more if the ver
 import time
 from collections.abc import Callable
 
-from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
+from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.errors import (
     DeliveryFailed,

@@ -9,14 +9,12 @@
 For asyncio: `AsyncSessionClient.wrap(client)`. Fixtures for pytest: `sessionary.pytest_plugin`.
 The modules:
 
-    clients          clients whose ports are in memory
-    memory           these ports: the events sent, their verdicts, the clock
-    memory_runs      its runs, steps and tool calls, as the control API reports them
-    memory_requests  the requests to services: clean-ups and migrations
-    operator         the actions of an operator, and answers to questions
-    judged_event     an event and its verdict
-    judged_log       the events in the order of the log, with their verdicts; imported lazily
-    judge            the processor's rules over partitions in memory; imported lazily
+    clients       clients whose ports are in memory
+    memory        these ports: the events sent, requests to services, the clock
+    memory_runs   its runs, steps and tool calls, as the control API reports them
+    operator      the actions of an operator, and answers to questions
+    judged_event  an event and its verdict
+    judged_log    the processor's rules over partitions, and what they judged; imported lazily
 """
 
 from sessionary.producers.ports import OutRecord, Receipt

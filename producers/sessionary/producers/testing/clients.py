@@ -9,8 +9,7 @@ from sessionary.producers.process.guards import log_error
 from sessionary.producers.run_ports import Waits
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing.judged_event import MemoryQuota
-from sessionary.producers.testing.memory import InMemoryTransport
-from sessionary.producers.testing.memory_requests import MemoryRequests
+from sessionary.producers.testing.memory import InMemoryTransport, MemoryRequests
 from sessionary.producers.testing.memory_runs import MemoryFollows, MemoryRuns
 from sessionary.producers.verdicts.notifications import OnFenced, OnPaused, OnRejected, OnResumed, OnTimedOut
 from sessionary.schemas.errors import Invalid

@@ -7,14 +7,15 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from threading import Lock, RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from sessionary.producers.errors import Invalid, ProducerError, Unavailable
+from sessionary.producers.errors import Invalid, ProducerError, QueueFull, Unavailable
 from sessionary.producers.ports import (
     Backlog,
     Counters,
     KnownSession,
     OnReceipt,
+    OnRequest,
     OutRecord,
     Receipt,
     SessionChanges,
@@ -23,7 +24,6 @@ from sessionary.producers.ports import (
     TaskView,
 )
 from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, id_of
-from sessionary.producers.testing.memory_requests import Deliveries
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event
 from sessionary.schemas.records import (
@@ -37,7 +37,97 @@ from sessionary.schemas.records import (
 from sessionary.schemas.types import RejectionReason
 
 if TYPE_CHECKING:
-    from sessionary.producers.testing.judge import Judge
+    from sessionary.producers.testing.judged_log import Judge
+
+Asked = CleanupRequest | MigrationRequest
+"""The requests of a memory's judge to services, on their way to the clients' handlers."""
+
+
+class AskingJudge(Protocol):
+    """The part of the judge that is read here."""
+
+    cleanups: list[CleanupRequest]
+    migrations: list[MigrationRequest]
+
+
+class MemoryRequests:
+    """`CleanupConsumer` or `MigrationConsumer` of one service; of every one if none is named."""
+
+    works_in_place = True
+
+    def __init__(self, kind: type[Asked], tenant_id: str | None, service_id: str | None) -> None:
+        self._kind = kind
+        self._tenant_id = tenant_id
+        self._service_id = service_id
+        self.on_request: OnRequest | None = None
+
+    def is_for(self, request: Asked) -> bool:
+        """Return whether a request is one of its service's, and of its kind."""
+        is_ours = self._tenant_id in (None, request.tenant_id) and self._service_id in (None, request.service_id)
+        return is_ours and isinstance(request, self._kind)
+
+    def start(self, on_request: OnRequest) -> None:
+        """Pass requests on from now on."""
+        self.on_request = on_request
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Pass none."""
+        self.on_request = None
+
+
+class Deliveries:
+    """The requests that no handler has answered yet. Thread-safe; no lock is held in handlers."""
+
+    def __init__(self, judge: AskingJudge, lock: RLock) -> None:
+        """`lock`: the memory's."""
+        self._judge, self._lock = judge, lock
+        self._readers: list[MemoryRequests] = []
+        self._open: list[Asked] = []
+        self._seen = (0, 0)
+
+    def add_reader(self, reader: MemoryRequests, *, first: bool = False) -> None:
+        """Pass requests to a client, to this one before all others if `first`."""
+        with self._lock:
+            self._readers.insert(0 if first else len(self._readers), reader)
+
+    def collect(self) -> None:
+        """Take the judge's requests since the last call. Hold the lock."""
+        cleanups, migrations = self._judge.cleanups, self._judge.migrations
+        self._open += [*cleanups[self._seen[0] :], *migrations[self._seen[1] :]]
+        self._seen = len(cleanups), len(migrations)
+
+    def pass_on(self) -> None:
+        """Pass requests to their handlers; those without a handler, or without an answer, wait."""
+        waiting: list[Asked] = []
+        while (found := self._take_next()) is not None:
+            request, on_request = found
+
+            def on_receipt(receipt: Receipt, request: Asked = request) -> None:
+                if receipt.error is not None:
+                    waiting.append(request)
+
+            try:
+                on_request(request, on_receipt)
+            except QueueFull:
+                waiting.append(request)
+        with self._lock:
+            self._open += waiting
+
+    def handler_of(self, request: Asked) -> OnRequest | None:
+        """Return the handler of a request; None if there is none yet."""
+        with self._lock:
+            for reader in self._readers:
+                if reader.on_request is not None and reader.is_for(request):
+                    return reader.on_request
+        return None
+
+    def _take_next(self) -> tuple[Asked, OnRequest] | None:
+        with self._lock:
+            handlers = ((request, self.handler_of(request)) for request in self._open)
+            found = next(((request, handler) for request, handler in handlers if handler is not None), None)
+            if found is not None:
+                self._open.remove(found[0])
+            return found
 
 
 # The clients of a memory ask about their sessions each time a test moves the clock.
@@ -462,6 +552,3 @@ class InMemoryTransport:
         if numbers != self._polled_at and not self.core.is_silent:
             self._polled_at = numbers
             self.core.polls.poll_all()
-
-
-__all__ = ["InMemoryTransport", "NamedSession"]

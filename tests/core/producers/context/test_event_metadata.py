@@ -319,7 +319,7 @@ def test_what_a_run_reports_has_the_metadata_of_the_run_and_of_the_block_around_
 
 _COST = """
 import sys, time, timeit
-from sessionary.producers.context.event_metadata import current_traceparent
+from sessionary.producers.context.scope import current_traceparent
 assert current_traceparent() is None
 print(min(timeit.repeat(current_traceparent, timer=time.thread_time, number=20_000, repeat=9)) / 20_000)
 assert not any(name.startswith("opentelemetry") for name in sys.modules)

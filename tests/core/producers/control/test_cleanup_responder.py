@@ -8,8 +8,7 @@ import pytest
 
 from sessionary.producers import ProducerSettings, SessionClient, Unavailable
 from sessionary.producers.control.cleanup_responder import CleanupResponder, run_handler
-from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
-from sessionary.producers.delivery.sequences import ProducerSequence
+from sessionary.producers.delivery.emitter import Emitter, ProducerSequence, SenderIdentity, SendGate
 from sessionary.producers.errors import ClientClosed
 from sessionary.producers.ports import Receipt, SessionView
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.delivery import emitter as emitter_module
-from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
+from sessionary.producers.delivery.emitter import Emitter, ProducerSequence, SenderIdentity, SendGate, SequenceRegistry
 from sessionary.producers.delivery.record_ids import EventIds, EventTemplate, encoded_time
-from sessionary.producers.delivery.sequences import ProducerSequence, SequenceRegistry
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
