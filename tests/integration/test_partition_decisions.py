@@ -18,7 +18,7 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime import decisions
-from sessionary.stream_processors.runtime.decisions import Decision, GapAcceptance, RecordSkip, SkippedRecords
+from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, RecordSkip, SkippedRecords
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from tests.integration.processor_load import (
@@ -48,7 +48,7 @@ def read_decisions(kafka: KafkaSettings) -> list[AuditRecord]:
 class DecisionBench(Bench):
     """One partition whose owner may have a decision to carry out."""
 
-    def decide(self, decision: Decision) -> PartitionOwner:
+    def decide(self, decision: OperatorDecision) -> PartitionOwner:
         return PartitionOwner(self.context, self.partition, new_store, None, decision)
 
     async def fold_rest(self, owner: PartitionOwner, first_offset: int) -> None:

@@ -269,8 +269,8 @@ class Emitter:
     def forget_sequence(self) -> None:
         """Forget the sequence once all events are settled: the session has ended.
 
-        Further events of this object continue the sequence. Other objects begin one with a new
-        producer id.
+        This emitter continues its sequence. A new emitter of the session begins another one, with a
+        new producer id.
         """
         if self._registry is not None:
             registry, key, sequence = self._registry, self.key, self._sequence

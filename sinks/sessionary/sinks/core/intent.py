@@ -4,10 +4,10 @@
     insert a..b as one block, token = ...:a-b
     commit offset b+1, no block in the metadata    only if nothing follows (idle, revoked, stopped)
 
-Blocks of idle records are small, so several partitions may share an insert. Then each partition's
-intent names the whole block: {...,"with":[[partition,first,last],...]}. All intents are in
-one commit. An owner that finds one of them reads all of the block's ranges again, also those of
-other owners' partitions, and inserts the same rows under the same token.
+Blocks of idle records (ticks, heartbeats) are small, so several partitions may share an insert.
+Then each partition's intent names the whole block: {...,"with":[[partition,first,last],...]}. All
+intents are in one commit. A sink that finds one of them reads all of the block's ranges again, also
+those of partitions that other sinks own, and inserts the same rows under the same token.
 
 The metadata also names the topic by its id: offsets of a topic that was deleted and created again
 say nothing about its records.

@@ -54,15 +54,15 @@ class Arrival:
     record's key. `session` is `NO_SESSION` if the key names none. `rules` are those by which it is
     judged. `outage_end_ms`: before it, no event may have been heard; 0 if there was no outage.
     `clock_repair` is the number of the last repair of the partition's clock, which a new row's
-    times include; 0 if there was none. `is_tick`: the record is a processor's, and is counted with
-    the ticks.
+    times include; 0 if there was none. `counts_as_tick`: the record is a processor's,
+    and is counted with the ticks.
     """
 
     __slots__ = (
         "clock_repair",
+        "counts_as_tick",
         "event",
         "fault",
-        "is_tick",
         "log",
         "now_ms",
         "outage_end_ms",
@@ -91,7 +91,7 @@ class Arrival:
         self.rules = rules
         self.outage_end_ms = outage_end_ms
         self.clock_repair = 0
-        self.is_tick = False
+        self.counts_as_tick = False
 
 
 class Judge(Protocol):

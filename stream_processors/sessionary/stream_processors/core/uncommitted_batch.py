@@ -245,7 +245,11 @@ class BatchRows:
 
 
 class UncommittedBatch(BatchRows):
-    """A batch; forget it, and nothing happened."""
+    """The uncommitted changes of one batch. Dropping it rolls back.
+
+    Timers and expiries are hints that it shares with the committed state; `PartitionState.begin`
+    restores those of a dropped batch.
+    """
 
     def __init__(self, committed: CommittedState) -> None:
         super().__init__(committed)
@@ -544,9 +548,9 @@ class UncommittedBatch(BatchRows):
         # Nothing raises from here on.
         self._add_offset(record.offset)
         self._add_key(hash(record.key or b""))
-        self._ticks += arrival.is_tick
+        self._ticks += arrival.counts_as_tick
         if decision.rejection is None:
-            self._applied += not arrival.is_tick
+            self._applied += not arrival.counts_as_tick
         else:
             self._rejections.append(decision.rejection)
             self._judged.rejections[record.offset] = decision.rejection

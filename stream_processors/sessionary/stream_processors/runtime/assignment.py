@@ -11,7 +11,12 @@ from sessionary.schemas.telemetry.log_fields import key_fields
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime.decisions import CLOCKS_APART_S_MAX, BrokerTime, Decision, read_broker_time
+from sessionary.stream_processors.runtime.decisions import (
+    CLOCKS_APART_S_MAX,
+    BrokerTime,
+    OperatorDecision,
+    read_broker_time,
+)
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import PartitionStores
@@ -158,7 +163,7 @@ class Assignment:
         if (owner := self.owners.get(partition)) is not None:
             owner.request_halt(with_way_out(fault, partition), offset)
 
-    def reopen_partition(self, partition: int, decision: Decision | None = None) -> None:
+    def reopen_partition(self, partition: int, decision: OperatorDecision | None = None) -> None:
         """End a partition's owner and begin a new one, which carries out an operator's decision.
 
         Nothing happens while the worker ends.
@@ -231,7 +236,7 @@ class Assignment:
     def _all_owners(self) -> list[PartitionOwner]:
         return [*self.owners.values(), *self._retiring.values()]
 
-    def _start_owner(self, partition: int, decision: Decision | None = None) -> None:
+    def _start_owner(self, partition: int, decision: OperatorDecision | None = None) -> None:
         former = self._retiring.pop(partition, None)
         owner = PartitionOwner(self._context, partition, lambda: self._stores.store_of(partition), former, decision)
         self.owners[partition] = owner
@@ -343,7 +348,7 @@ class Assignment:
         self._update_gauges()
 
     def _reopen_if_current(
-        self, owner: PartitionOwner, decision: Decision | None = None, *, waited: bool = False
+        self, owner: PartitionOwner, decision: OperatorDecision | None = None, *, waited: bool = False
     ) -> None:
         """Open the partition again unless it has another owner; first wait for the group's answer.
 

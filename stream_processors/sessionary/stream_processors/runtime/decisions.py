@@ -312,7 +312,7 @@ class TruncationAcceptance(NamedTuple):
     principal: str  # who decided it
 
 
-Decision = GapAcceptance | RecordSkip | TruncationAcceptance | ClockSetting
+OperatorDecision = GapAcceptance | RecordSkip | TruncationAcceptance | ClockSetting
 # Commits an empty batch that carries the decision. If the transaction aborts, the position stays.
 CommitDecision = Callable[[Callable[[OpenBatch], None]], Awaitable[None]]
 
@@ -323,7 +323,7 @@ class PendingDecision:
     `is_reached`: the next record of the log is one to be skipped, as far as is known.
     """
 
-    def __init__(self, context: WorkerContext, partition: int, decision: Decision | None) -> None:
+    def __init__(self, context: WorkerContext, partition: int, decision: OperatorDecision | None) -> None:
         self._context = context
         self._partition = partition
         self._decision = decision

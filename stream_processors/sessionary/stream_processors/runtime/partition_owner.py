@@ -1,7 +1,7 @@
 """One partition while it is this worker's: from fencing the former owner to the last commit.
 
-    open    fence the former owner → wait for a turn → read the changelog → fetch the log from the
-            position on
+    open    fence the former owner → wait for a turn → open the store → read the changelog from its
+            position on → probe the log → fetch it from the log position on
     loop    take pending records → fold into an uncommitted batch → one transaction → merge → wake
             readers
     end     finish the transaction under way; free producer, state, timers and pending records
@@ -26,7 +26,7 @@ from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
-from sessionary.stream_processors.runtime.decisions import Decision, PendingDecision
+from sessionary.stream_processors.runtime.decisions import OperatorDecision, PendingDecision
 from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
@@ -131,7 +131,7 @@ class PartitionOwner:
         partition: int,
         open_store: Callable[[], Store],
         former: "PartitionOwner | None",
-        decision: Decision | None = None,
+        decision: OperatorDecision | None = None,
     ) -> None:
         """`open_store` may block. `former`: the last owner here, whose end is awaited."""
         self.partition = partition
@@ -176,7 +176,7 @@ class PartitionOwner:
     def offer_records(self, begin_offset: int, records: Sequence[LogRecord], size: int | None = None) -> None:
         """Take a fetch of the partition's records; too many pending ones interrupt the fetching.
 
-        From `begin_offset` to the last record's offset no other offset may hold a record. `size`:
+        `records` are all records of the log from `begin_offset` to the last one's offset. `size`:
         `bytes_of` the records, if that is known.
         """
         if self.end_requested or self._halt is not None or self._decision.is_reached or self.task.done():
@@ -343,7 +343,7 @@ class PartitionOwner:
             )
 
     async def _wait_for_arrival(self, timeout_s: float | None) -> None:
-        """Wait for records, requests, or `timeout_s`. No task is made: each tick comes through."""
+        """Wait for records, requests, or `timeout_s`. Makes no task: it runs for each tick."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._arrived.wait()
@@ -434,7 +434,7 @@ class PartitionOwner:
         batch = self._open_batch or OpenBatch(self.state)
         if not batch.records:
             assert self._store is not None
-            # From here on a transaction moves the sum; to count may take longer than one may.
+            # Counted before the transaction begins: it may take longer than a transaction may.
             await self._context.run_blocking(self._store.count_again)
             batch.uncommitted.announce_rules(*request)
         await self._commit_batch(batch)
@@ -445,9 +445,9 @@ class PartitionOwner:
         self._arrived.set()
 
     async def _is_next(self, taken: FollowingRecords) -> bool:
-        """Return True if `taken`, which begins after the position, has the log's next records.
+        """Return True if the log has no record between the position and `taken`.
 
-        They are the next ones if no offset between holds a record. Otherwise drop them and fetch
+        `taken` begins after the position. If there may be one, drop them and fetch
         from the position again, at most once a second. Raises `Halted` if the log begins after the
         position.
         """

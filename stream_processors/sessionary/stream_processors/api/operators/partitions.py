@@ -27,8 +27,8 @@ from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.decisions import (
     CLOCKS_APART_S_MAX,
-    Decision,
     GapAcceptance,
+    OperatorDecision,
     RecordSkip,
     TruncationAcceptance,
     read_broker_time,
@@ -196,28 +196,28 @@ class PartitionApi:
 
 
 # Gets a partition, why it is halted, the request's body, and who asks. Raises `Problem`.
-Decide = Callable[[int, Halted, Mapping[str, Any], str], Decision | None]
+Decide = Callable[[int, Halted, Mapping[str, Any], str], OperatorDecision | None]
 
 
 def _decide_nothing(_partition: int, _fault: Halted, _body: Mapping[str, Any], _principal: str) -> None:
     return None
 
 
-def _decide_gap(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:
+def _decide_gap(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> OperatorDecision:
     if fault.reason != "log_gap":
         detail = f"partition {partition} is halted by {fault.reason}: only a log_gap can be accepted"
         raise Problem(409, "no_gap", "No gap", detail)
     return GapAcceptance(_parse_reason(body), principal)
 
 
-def _decide_truncation(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:
+def _decide_truncation(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> OperatorDecision:
     if fault.reason != "log_truncated":
         detail = f"partition {partition} is halted by {fault.reason}: only a log_truncated can be accepted"
         raise Problem(409, "no_truncation", "No truncation", detail)
     return TruncationAcceptance(_parse_reason(body), principal)
 
 
-def _decide_skip(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:
+def _decide_skip(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> OperatorDecision:
     reason, first, last = _parse_reason(body), _parse_offset("offset", body.get("offset")), body.get("to")
     last = first if last is None else _parse_offset("to", last)
     if fault.offset is None:

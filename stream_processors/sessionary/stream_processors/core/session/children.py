@@ -108,7 +108,7 @@ def _session_facts(judgement: RunJudgement, run_id: str) -> Sequence[SessionFact
     return (RunClosed(run_id),) if judgement.closes else ()
 
 
-def with_claim(row: SessionState, arrival: Arrival) -> SessionState:
+def with_quota_claim(row: SessionState, arrival: Arrival) -> SessionState:
     """Return a new session that waits for its tenant's quota, if the rules have quotas."""
     if not arrival.rules.session_quotas:
         return row
@@ -117,7 +117,7 @@ def with_claim(row: SessionState, arrival: Arrival) -> SessionState:
     return row._replace(reason_code=QUOTA_REQUESTED, quota=claim)
 
 
-def decide_claim(row: object, arrival: SessionArrival, verdict: QuotaVerdict, rows: RowLookup) -> Decision:
+def decide_quota_verdict(row: object, arrival: SessionArrival, verdict: QuotaVerdict, rows: RowLookup) -> Decision:
     """Judge a verdict on the claim of a session, or of one of its runs.
 
     The run's row says whether its claim is open.

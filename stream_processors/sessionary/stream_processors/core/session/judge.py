@@ -1,16 +1,18 @@
 """The session's judge: it decides on every event of a session, its runs and their children.
 
-A record is read in this order. A failure is a `Fault`, which becomes a rejection, so that it is
-numbered, audited and kept like every other rejection:
+A record is read in this order. A failure is a `Fault`, which becomes a rejection like every other:
+numbered, audited, and kept in the session's row if there is one:
 
     key ─▶ bytes ─▶ bounds ─▶ tenant and session of the key
 
 Then it is judged against its session, in a fixed order:
 
-    row ─▶ envelope ─▶ sequence ─▶ payload ─▶ sender ─▶ epoch ─▶ owner ─▶ event in its state
+    row ─▶ envelope ─▶ sequence ─▶ payload ─▶ event of the processor only ─▶ epoch ─▶ owner or
+    member ─▶ event in its state ─▶ run and child ─▶ size of the row
 
-A rejection before the check of the sequence does not move the sender's ledger. A later rejection
-does: otherwise each rejection would look like a gap.
+A rejection before or by the check of the sequence does not move the sender's ledger. A later one
+does: otherwise each rejection would look like a gap. Heartbeats have no sequence number, and their
+rejections no audit record. `_decide_unknown` has the order for a session without a row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,11 +54,11 @@ from sessionary.stream_processors.core.session.admission import used_tokens
 from sessionary.stream_processors.core.session.children import (
     NOTHING,
     change_open_runs,
-    decide_claim,
+    decide_quota_verdict,
     find_named_rows,
     judge_children,
     outlives_state,
-    with_claim,
+    with_quota_claim,
 )
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
@@ -204,7 +206,7 @@ def _decide_creation(creation: Transition, arrival: SessionArrival, event: Event
         return _reject_unkept(event, *wrong)
     at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
     sequence = check_sequence((), (), envelope.producer_id, envelope.producer_seq, at)
-    row = with_claim(_new_session(creation, arrival, payload, limits, sequence.producers), arrival)
+    row = with_quota_claim(_new_session(creation, arrival, payload, limits, sequence.producers), arrival)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
         facts.append(GapFound(sequence.gap))
@@ -463,7 +465,7 @@ class SessionJudge:
             return SessionArrival(record, session, None, Fault(error.reason, error.detail), log, now_ms, rules)
         if isinstance(event, QuotaVerdict):
             arrival = SessionArrival(record, session, None, None, log, now_ms, rules)
-            arrival.quota, arrival.is_tick = event, True
+            arrival.quota, arrival.counts_as_tick = event, True
             return arrival
         if not isinstance(event, Event):
             return SessionArrival(record, session, None, Fault("bad_key", "a tick has no key"), log, now_ms, rules)
@@ -482,7 +484,7 @@ class SessionJudge:
     def decide(self, row: SessionRow | Remains | None, arrival: SessionArrival, rows: RowLookup) -> Decision:
         """Judge a record against its session, and the run and the child that it names."""
         if arrival.quota is not None:
-            return decide_claim(row, arrival, arrival.quota, rows)
+            return decide_quota_verdict(row, arrival, arrival.quota, rows)
         event = arrival.event
         if event is not None and (event.envelope.run_id or type(event.payload) in self._by_payload):
             find_named_rows(arrival, rows, self._by_payload)

@@ -86,7 +86,7 @@ def _report_transition(
     )
     if fact.due_ms is not None:
         record = at_due_time(record, fact.due_ms, fact.at_ms)._replace(user_id=after.user_id)
-    elif arrival is not None and arrival.is_tick:  # a verdict on the session's claim
+    elif arrival is not None and arrival.counts_as_tick:  # a verdict on the session's claim
         record = record._replace(user_id=after.user_id)
     reported: list[AuditRecord | CleanupRequest | QuotaNotice] = [record, cleanup] if cleanup else [record]
     return reported if row.quota is after.quota else [*reported, *claim_notices(row, after)]

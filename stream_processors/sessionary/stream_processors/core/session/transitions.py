@@ -10,15 +10,18 @@
            │        ▼   │       │
            │       Timeout      │
            ▼        ▼           ▼
-           └──▶ Terminated ◀────┘ ──▶ Archived
+           └──▶ Terminated ◀────┘
+                    │
+                    ▼
+                 Archived
 
 A transition says everything about itself: from which state and by which event, who may send the
 event, with which reasons, under which guard, to which state and phase, with which effect, which
 clocks fire it, and which clean-up it asks for. To add a transition, add a value to `TRANSITIONS`.
 
-A pair of state and event type that is neither in `TRANSITIONS` nor in `ACCEPTED` is rejected. The
-texts of objections and reasons are part of the audit trail: a log folds to the same bytes only
-while they stay.
+A pair of state and event type that is neither in `TRANSITIONS` nor in `ACCEPTED` is rejected,
+unless the event is a migration's or a detached run's. The texts of objections and reasons are part
+of the audit trail: a log folds to the same bytes only while they stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +84,7 @@ def _keep_session(state: SessionState, now_ms: int) -> SessionState:
 
 
 def _unguarded(state: SessionState, payload: object, now_ms: int) -> Objection:
-    raise NotImplementedError("no client can ask for this transition")
+    raise NotImplementedError("creation, and transitions by clocks only, are judged without a guard")
 
 
 class Transition(NamedTuple):
@@ -274,8 +277,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         "logging",
         "client",
         guard=_fail,
-        # The reason is the agent's own error code. Release 0.1.0 asks for clean-up if it has one of
-        # these names, so every later release folds such a log the same way.
+        # The reason is the agent's error code; two of the names ask for clean-up.
         cleanup=CleanupPlan(by_reason={"timeout_cleanup": _MEMORY_FIRST, "abnormal_termination": _EXCEPTION_FIRST}),
     ),
     Transition(
@@ -314,7 +316,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("T14", "Terminated", "session_archived", "Archived", None, "processor", clocks=(clocks.ARCHIVE,)),
 )
 
-# Only the owning service may send these.
+# Only the owning service, or an operator, may send these. The five others come from an agent before
+# it is the owner's, from one that claims the session, or from the service that it moves to.
 OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_")) - {
     "session_activity",
     "session_created",
