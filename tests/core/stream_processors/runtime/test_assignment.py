@@ -15,7 +15,7 @@ from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment, find_own_repair, waits_for_repair, with_way_out
-from sessionary.stream_processors.runtime.decisions import BrokerTime, Decision
+from sessionary.stream_processors.runtime.decisions import BrokerTime, OperatorDecision
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
@@ -415,7 +415,7 @@ def halt_by_a_leap(bench: Bench) -> PartitionOwner:
 def test_a_partition_whose_stamps_went_back_waits_for_the_broker_and_is_repaired(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker, decisions = AskedBroker(), list[Decision | None]()
+    broker, decisions = AskedBroker(), list[OperatorDecision | None]()
     monkeypatch.setattr(assignment_module, "HALT_RETRY_S", 0.0)
     monkeypatch.setattr(assignment_module, "read_broker_time", broker.read)
 

@@ -20,8 +20,8 @@ from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.decisions import (
     BrokerTime,
-    Decision,
     GapAcceptance,
+    OperatorDecision,
     RecordSkip,
     TruncationAcceptance,
 )
@@ -59,9 +59,9 @@ class RetryAssignment(FakeAssignment):
         self.owners = {owner.partition: owner for owner in owners}
         self._next_halted = next_halted
         self.reopened: list[int] = []
-        self.decisions: list[Decision] = []
+        self.decisions: list[OperatorDecision] = []
 
-    def reopen_partition(self, partition: int, decision: Decision | None = None) -> None:
+    def reopen_partition(self, partition: int, decision: OperatorDecision | None = None) -> None:
         self.reopened.append(partition)
         if decision is not None:
             self.decisions.append(decision)
