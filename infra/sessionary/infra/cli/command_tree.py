@@ -5,6 +5,7 @@ names and short helps alone, of groups too.
 """
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -177,10 +178,13 @@ class CommandTree(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that `args` begin with, imported, and the other arguments.
 
-        Raises `SettingsError` for a command's former name.
+        Raises `SettingsError` for a command's former name. An unknown name is an error of usage that
+        names the commands which look like it, or all commands of a group.
         """
         if ctx.parent is None and not ctx.resilient_parsing:
             _check_former(args)
+        elif not (args[0] in self.late or get_close_matches(args[0], self.late) or ctx.resilient_parsing):
+            ctx.fail(f"No such command {args[0]!r}. There are {', '.join(self.late)}.")  # typer names close ones
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if command is None else load_command(self.late[name or ""]), rest
 

@@ -168,6 +168,11 @@ def test_a_misspelt_command_is_given_the_right_one(capfd: pytest.CaptureFixture[
     assert "Did you mean 'session'" in capfd.readouterr().err
 
 
+def test_a_name_that_looks_like_none_of_a_groups_commands_gets_all_of_them(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["question", "refuse"]) == 2
+    assert "No such command 'refuse'. There are list, approve, deny." in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
