@@ -178,8 +178,8 @@ class CommandTree(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that `args` begin with, imported, and the other arguments.
 
-        Raises `SettingsError` for a command's former name. An unknown name is an error of usage that
-        names the commands which look like it, or all commands of a group.
+        Raises `SettingsError` for a command's former name. The error of an unknown name has the
+        names that look like it, or all of its group.
         """
         if ctx.parent is None and not ctx.resilient_parsing:
             _check_former(args)
