@@ -52,6 +52,9 @@ def _owner_of(partition: int, state: Any) -> Any:
     async def wait_until_committed(offset: int, timeout_s: float) -> bool:
         return bool(offset < state.position.next_offset)
 
+    async def wait_until_merged(timeout_s: float) -> None:
+        """No transaction is under way."""
+
     return SimpleNamespace(
         partition=partition,
         state=state,
@@ -61,4 +64,5 @@ def _owner_of(partition: int, state: Any) -> Any:
         notifications=CommitNotifications(),
         recent_verdicts=RecentVerdicts(),
         wait_until_committed=wait_until_committed,
+        wait_until_merged=wait_until_merged,
     )

@@ -20,6 +20,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 WAIT_MS_DEFAULT = 5_000
 # Passes a request on to the owner of a partition, and its answer back.
 PassOn = Callable[[Request, int], Awaitable[StreamResponse]]
+IsKnown = Callable[[PartitionOwner], bool]
 
 
 class Question(NamedTuple):
@@ -55,7 +56,7 @@ class SessionQuestions:
         Waits up to `wait_ms` until the record at `after` is folded. Raises `Problem`.
         """
         question = self._parse_question(request)
-        return await self._ask(request, question)
+        return await self._ask(request, question, _knows_session(question))
 
     async def ask_to_follow(self, request: Request, pass_on: PassOn) -> AskedOwner | StreamResponse:
         """Return what `ask_owner` returns, without a record for a verdict.
@@ -67,7 +68,7 @@ class SessionQuestions:
         owner = self._assignment.owners.get(question.partition)
         if owner is None:
             return await pass_on(request, question.partition)
-        await self._require_folded(owner, question)
+        await self._require_known(owner, question, _knows_session(question))
         return AskedOwner(question._replace(after=None), owner)
 
     async def ask_task(self, request: Request, task_id: str) -> AskedOwner | Response:
@@ -81,7 +82,11 @@ class SessionQuestions:
         partition = partition_of_task(task_id, self._settings.partitions)
         if partition is None:
             raise unknown
-        asked = await self._ask(request, self._question_at(request, SessionKey(tenant_id, ""), partition))
+        asked = await self._ask(
+            request,
+            self._question_at(request, SessionKey(tenant_id, ""), partition),
+            lambda owner: owner.state.tasks.find_session(tenant_id, task_id) is not None,
+        )
         if isinstance(asked, Response):
             return asked
         session = asked.owner.state.tasks.find_session(tenant_id, task_id)
@@ -92,11 +97,11 @@ class SessionQuestions:
             raise gone_problem("task", task_id)
         return AskedOwner(asked.question._replace(key=session), asked.owner)
 
-    async def _ask(self, request: Request, question: Question) -> AskedOwner | Response:
+    async def _ask(self, request: Request, question: Question, is_known: IsKnown) -> AskedOwner | Response:
         owner = self._assignment.owners.get(question.partition)
         if owner is None:
             return await self._others.pass_on(request, question.partition)
-        await self._require_folded(owner, question)
+        await self._require_known(owner, question, is_known)
         return AskedOwner(question, owner)
 
     def _parse_question(self, request: Request, after: str | None = None) -> Question:
@@ -117,6 +122,13 @@ class SessionQuestions:
             raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
         return Question(key, partition, after, wait_ms / 1_000)
 
+    async def _require_known(self, owner: PartitionOwner, question: Question, is_known: IsKnown) -> None:
+        await self._require_folded(owner, question)
+        if not is_known(owner):
+            # The caller may have read of it on a topic, in a transaction that is not merged yet.
+            await owner.wait_until_merged(question.wait_s)
+            await self._require_folded(owner, question)
+
     async def _require_folded(self, owner: PartitionOwner, question: Question) -> None:
         after = -1 if question.after is None else question.after
         if not await owner.wait_until_committed(after, question.wait_s):
@@ -127,6 +139,11 @@ class SessionQuestions:
         if not self._others.has_heard(owner.committed_s):
             # Another worker may own the partition by now and have a newer state.
             raise not_ready("this worker has had no answer of its group for a session time-out")
+
+
+def _knows_session(question: Question) -> IsKnown:
+    key = question.key.encoded()
+    return lambda owner: key in owner.state.rows
 
 
 def gone_problem(what: Literal["run", "task"], name: str) -> Problem:

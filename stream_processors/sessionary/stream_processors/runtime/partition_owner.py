@@ -158,7 +158,8 @@ class PartitionOwner:
         self._open_batch: OpenBatch | None = None
         self._lookup_report = LookupReport(context.metrics, partition)
         self._recovery_turn = RecoveryTurn(context.recovery_turns)
-        self._arrived = asyncio.Event()
+        self._arrived, self._merged = asyncio.Event(), asyncio.Event()
+        self._merged.set()
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(free_frames_after(lambda: self._run(former)), name=f"partition-{partition}")
@@ -262,6 +263,15 @@ class PartitionOwner:
             return False
         return not self.notifications.is_over
 
+    async def wait_until_merged(self, timeout_s: float) -> None:
+        """Wait for the end of the transaction under way, if there is one, for at most `timeout_s`.
+
+        From its commit to its merge, consumers of its outputs know more than `state` does.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._merged.wait()
+
     async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:
             # Its store becomes ours, so it must be done. All of its waits are bounded.
@@ -288,6 +298,7 @@ class PartitionOwner:
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
             self.notifications.end()
+            self._merged.set()
             self._free_parts()
 
     def _free_parts(self) -> None:
@@ -399,6 +410,7 @@ class PartitionOwner:
         writer, assignments, stored = self._writer, self._assignments, self._store.stored_row
         outcome = batch.finish(self._acknowledged_at, self.accesses)
         self._context.busy_partitions.note_begin(self.partition, time.monotonic())
+        self._merged.clear()
         try:
             begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
@@ -409,11 +421,13 @@ class PartitionOwner:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("a transaction is repeated: %(error)s", partition=self.partition, **error_fields(fault))
             self._open_batch = None
+            self._merged.set()
             if records := [*batch.records, *left]:
                 self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
         self.state.merge(batch.uncommitted)
+        self._merged.set()
         del self.accesses[: batch.reported_accesses]
         self.state.load_position(written.position)
         self._open_batch = None

@@ -94,6 +94,9 @@ class FollowedOwner:
             return False
         return True
 
+    async def wait_until_merged(self, timeout_s: float) -> None:
+        """No transaction is under way."""
+
 
 class FollowRig:
     """One worker's partition with an active session."""

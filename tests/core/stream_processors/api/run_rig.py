@@ -48,6 +48,7 @@ class RunRig:
             committed_s=time.monotonic(),
             recent_verdicts=RecentVerdicts(),
             wait_until_committed=self._is_committed,
+            wait_until_merged=self._is_merged,
         )
         assignment: Any = SimpleNamespace(owners={0: owner})
         others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
@@ -74,6 +75,9 @@ class RunRig:
 
     async def _is_committed(self, offset: int, timeout_s: float) -> bool:
         return offset < self.rig.fold.position.next_offset
+
+    async def _is_merged(self, timeout_s: float) -> None:
+        """No transaction is under way."""
 
     def send(self, event_type: str, run_id: str, **fields: Any) -> str:
         return self.rig.send(self.agent, event_type, {"run_id": run_id}, **fields)

@@ -50,6 +50,9 @@ class FakeOwner:
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return self.is_readable and offset < self.position.next_offset
 
+    async def wait_until_merged(self, timeout_s: float) -> None:
+        """No transaction is under way."""
+
 
 class FakeGroup:
     def __init__(self, heard_s: float, urls: Mapping[int, str] | None = None) -> None:

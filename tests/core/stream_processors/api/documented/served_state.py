@@ -50,6 +50,9 @@ class StateOwner:
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return self.is_open and offset < self.position.next_offset
 
+    async def wait_until_merged(self, timeout_s: float) -> None:
+        """No transaction is under way."""
+
 
 class BriefNotifications(CommitNotifications):
     """Lets a follower read one state, and then loses the partition: a whole answer is read here."""
