@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -156,9 +157,14 @@ def test_the_owner_works_until_the_session_is_held_and_never_after_the_target(
     with rig.source() as source:
         for number in range(_SESSIONS):
             session = source.session(user_id="u", state={"steps": 0})
+            has_failed = threading.Event()
             with ThreadPoolExecutor(1) as pool:
-                work = pool.submit(work_until_fenced, session)
-                session.migration.move(to=TARGET, ttl_s=180.0)
+                work = pool.submit(work_until_fenced, session, has_failed)
+                try:
+                    session.migration.move(to=TARGET, ttl_s=180.0)
+                except BaseException:
+                    has_failed.set()  # the pool waits for its work
+                    raise
                 assert work.result() > 0
             moved.add(session.session_id)
             wait_until(lambda count=number + 1: len(lines_of(target, "arrived")) == count, 60, "its work there")  # type: ignore[misc]
@@ -169,16 +175,17 @@ def test_the_owner_works_until_the_session_is_held_and_never_after_the_target(
     sys.stdout.write(f"{len(moved)} migrations: freeze p50 {p50} ms, max {freezes_ms[-1]} ms\n")
 
 
-def work_until_fenced(session: Session) -> int:
-    """Send events until the session has left; return how many."""
+def work_until_fenced(session: Session, has_failed: threading.Event) -> int:
+    """Send events until the session has left, or cannot; return how many."""
     count = 0
-    while True:
+    while not has_failed.is_set():
         try:
             session.activity("work")
         except SessionFenced:
             return count
         count += 1
         time.sleep(_PAUSE_S)  # spreads the events; nothing waits for it
+    return count
 
 
 def find_freezes_ms(kafka: KafkaSettings) -> list[int]:
