@@ -229,8 +229,10 @@ class BatchReader:
 
     @property
     def judged_events(self) -> int:
-        """The number of events that were applied, rejected or duplicates."""
-        return sum(record.applied + record.duplicate + record.rejected for _, record in self.batches)
+        """The number of events that were applied or rejected, duplicates, and fenced heartbeats."""
+        return sum(
+            record.applied + record.duplicate + record.rejected + record.fenced_beats for _, record in self.batches
+        )
 
     def wait_judged(
         self, events: int, alive: Callable[[], None], progress: Callable[[str], None], stall_s: float

@@ -1,6 +1,6 @@
 """(s) The full job of a processor beside the same job as a program on Kafka Streams.
 
-    table           the table of transitions as JSON, for the program
+    table           the table of transitions, and the bounds of values, as JSON for the program
     java_program    builds the program; its sources are in java/
     engines         the log of one round, and how each engine reads it
     outputs         what the engines wrote, compared record by record

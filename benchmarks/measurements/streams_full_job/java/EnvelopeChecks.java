@@ -4,6 +4,7 @@ import sessionary.records.SessionState;
 /** Checks of what an event says of itself. */
 final class EnvelopeChecks {
     private static final int NAME_LENGTH_MAX = 128;
+    private static final long NUMBER_MAX = 1_000_000_000_000_000L;
 
     private EnvelopeChecks() {}
 
@@ -12,6 +13,9 @@ final class EnvelopeChecks {
         String type = envelope.getEventType();
         if (envelope.getProducerSeq() < 1 && !type.equals("heartbeat")) {
             return "producer_seq is " + envelope.getProducerSeq() + "; it counts from 1";
+        }
+        if (envelope.getProducerSeq() > NUMBER_MAX) {
+            return "producer_seq is " + envelope.getProducerSeq() + "; it must be at most " + NUMBER_MAX;
         }
         if (envelope.getEpoch() < 0) {
             return "epoch is " + envelope.getEpoch();
@@ -24,7 +28,8 @@ final class EnvelopeChecks {
         if (!isKnownAgent && !isName(envelope.getAgentId())) {
             return "agent_id '" + envelope.getAgentId() + "' is no name";
         }
-        if (!isName(envelope.getProducerId())) {
+        boolean isHolder = row != null && envelope.getProducerId().equals(row.getHolder());
+        if (!isHolder && !isName(envelope.getProducerId())) {
             return "producer_id '" + envelope.getProducerId() + "' is no name";
         }
         boolean isUserless = envelope.getUserId() == null || envelope.getUserId().isEmpty();

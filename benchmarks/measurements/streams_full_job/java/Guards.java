@@ -22,7 +22,16 @@ final class Guards {
         }
 
         static Grounds reject(String reason, String detail) {
-            return new Grounds(null, null, null, null, new Objection(reason, detail));
+            return reject(new Objection(reason, detail));
+        }
+
+        static Grounds reject(Objection objection) {
+            return new Grounds(null, null, null, null, objection);
+        }
+
+        /** Returns the grounds of an end whose snapshot is wrong: it applies without the snapshot. */
+        Grounds withoutSnapshot(String detail) {
+            return pass(reasonCode, reason + "; its snapshot is left out: " + detail, null, errorClass);
         }
     }
 
@@ -37,7 +46,7 @@ final class Guards {
             case START -> start(row);
             case FAIL_START -> failStart((SessionStartFailed) event);
             case PAUSE -> pause((SessionPaused) event);
-            case RESUME -> resume(row, (SessionResumed) event, "resumed");
+            case RESUME -> resume(row, (SessionResumed) event);
             case RESUME_IN_GRACE -> resumeInGrace(row, (SessionResumed) event, nowMs);
             case FAIL -> fail((SessionErrored) event);
             case RECOVER -> recover(row);
@@ -66,24 +75,37 @@ final class Guards {
         return Grounds.pass(code, textOr(event.getReason(), code), event.getSnapshot(), null);
     }
 
-    private static Grounds resume(SessionState row, SessionResumed event, String reason) {
+    private static Grounds resume(SessionState row, SessionResumed event) {
+        var objection = objectToResuming(row, event);
+        if (objection != null) {
+            return Grounds.reject(objection);
+        }
+        return Grounds.pass("resumed", textOr(event.getMessage(), "resumed"), null, null);
+    }
+
+    /** Returns why an event does not resume a session, or null; here a session has no question. */
+    private static Objection objectToResuming(SessionState row, SessionResumed event) {
         String head = row.getSnapshot().getSnapshotId();
         String given = event.getSnapshotId();
         if (given != null && !given.equals(head)) {
             String detail = "snapshot " + given + " is not the head of the chain, " + head;
-            return Grounds.reject("version_conflict", detail);
+            return new Objection("version_conflict", detail);
         }
-        return Grounds.pass("resumed", reason, null, null);
+        boolean isAnswer = event.getApproved() != null || event.getQuestionId() != null;
+        return isAnswer ? new Objection("no_question", "the session waits for no answer") : null;
     }
 
     private static Grounds resumeInGrace(SessionState row, SessionResumed event, long nowMs) {
         Long dueMs = row.getMaxDueAt();
-        Grounds grounds = resume(row, event, "resumed within its grace period");
-        if (grounds.objection == null && dueMs != null && nowMs >= dueMs) {
+        var objection = objectToResuming(row, event);
+        if (objection != null) {
+            return Grounds.reject(objection);
+        }
+        if (dueMs != null && nowMs >= dueMs) {
             String limit = SessionChanges.formatSeconds(row.getLimits().getMaxDurationMs());
             return Grounds.reject("max_duration_exceeded", "the session's maximum duration of " + limit + " is over");
         }
-        return grounds;
+        return Grounds.pass("resumed", textOr(event.getMessage(), "resumed within its grace period"), null, null);
     }
 
     private static Grounds fail(SessionErrored event) {

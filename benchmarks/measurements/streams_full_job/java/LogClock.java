@@ -19,6 +19,11 @@ final class LogClock {
         return outageGraceUntilMs;
     }
 
+    /** Returns when the last outage ended, 0 if there was none. */
+    long outageEndMs() {
+        return outageGraceUntilMs == 0 ? 0 : outageGraceUntilMs - OUTAGE_GRACE_MS;
+    }
+
     boolean isInOutageGrace() {
         return nowMs < outageGraceUntilMs;
     }

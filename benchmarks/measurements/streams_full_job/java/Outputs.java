@@ -15,7 +15,6 @@ import sessionary.common.SeqRange;
 import sessionary.common.SessionStateName;
 import sessionary.records.AuditRecord;
 import sessionary.records.CleanupRequest;
-import sessionary.records.Tombstone;
 import sessionary.records.RejectedEvent;
 import sessionary.records.SessionState;
 
@@ -29,7 +28,7 @@ final class Outputs {
     static final String REJECTED = "rejected";
 
     private static final Set<String> SECURITY_REASONS =
-        Set.of("foreign_tenant", "key_mismatch", "not_owner", "stale_epoch");
+        Set.of("foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member");
 
     private final List<Output> found = new ArrayList<>();
     private Record<byte[], byte[]> cause;
@@ -54,6 +53,11 @@ final class Outputs {
         return place.offset();
     }
 
+    /** Returns whether the record was rejected before, and is sent again. */
+    boolean isReplayed() {
+        return cause.headers().lastHeader("replayed_from") != null;
+    }
+
     long nowMs() {
         return nowMs;
     }
@@ -64,7 +68,7 @@ final class Outputs {
 
     /** Adds an audit record of a session, with what all of them have, and returns it; `envelope`: null of a timer. */
     AuditRecord addAudit(byte[] key, SessionState row, Envelope envelope, AuditKind kind) {
-        var record = newAudit(row.getTenantId(), row.getSessionId(), row.getAuditSeq(), row.getDataClasses(), envelope);
+        var record = newAudit(SessionKey.of(row), row.getAuditSeq(), row.getDataClasses(), envelope);
         record.setKind(kind);
         record.setFromState(row.getState());
         record.setToState(row.getState());
@@ -75,14 +79,13 @@ final class Outputs {
         return record;
     }
 
-    /** Adds an audit record about a session that does not live; `tombstone` is null if none is known. */
-    AuditRecord addAudit(byte[] key, Tombstone tombstone, Envelope envelope, AuditKind kind) {
-        long auditSeq = tombstone == null ? 0 : tombstone.getAuditSeq();
-        var record = newAudit(envelope.getTenantId(), envelope.getSessionId(), auditSeq, List.of(), envelope);
+    /** Adds an audit record about a session that does not live; its classes of data are those of the event. */
+    AuditRecord addAudit(byte[] key, SessionKey session, SessionStateName state, Envelope envelope, AuditKind kind) {
+        List<DataClass> classes = envelope == null ? List.of() : SessionRows.sortClasses(envelope.getDataClasses());
+        var record = newAudit(session, 0, classes, envelope);
         record.setKind(kind);
-        record.setFromState(tombstone == null ? SessionStateName.UNKNOWN : SessionStateName.Archived);
-        record.setToState(record.getFromState());
-        record.setEpoch(tombstone == null ? 0 : tombstone.getEpoch());
+        record.setFromState(state);
+        record.setToState(state);
         add(AUDIT, key, record);
         return record;
     }
@@ -107,15 +110,17 @@ final class Outputs {
         record.setGapLast(gap.getLast());
     }
 
-    /** Adds a rejected record of the log as it came, and why; `envelope`: null if it cannot be read. */
-    void addRejected(String reason, String detail, Envelope envelope) {
+    /** Adds a rejected record of the log as it came, and why; `envelope`: null if it cannot be taken as an event. */
+    void addRejected(String reason, String detail, SessionKey session, Envelope envelope) {
         var rejected = new RejectedEvent();
         rejected.setReason(RejectionReason.valueOf(reason));
         rejected.setDetail(detail);
         rejected.setSecurity(SECURITY_REASONS.contains(reason));
+        if (session != SessionKey.NONE) {
+            rejected.setTenantId(session.tenantId());
+            rejected.setSessionId(session.sessionId());
+        }
         if (envelope != null) {
-            rejected.setTenantId(envelope.getTenantId());
-            rejected.setSessionId(envelope.getSessionId());
             rejected.setEventId(envelope.getEventId());
             rejected.setEventType(envelope.getEventType());
             rejected.setServiceId(envelope.getServiceId());
@@ -132,14 +137,12 @@ final class Outputs {
         add(REJECTED, cause.key(), rejected);
     }
 
-    private AuditRecord newAudit(
-        String tenantId, String sessionId, long auditSeq, List<DataClass> classes, Envelope envelope
-    ) {
+    private AuditRecord newAudit(SessionKey session, long auditSeq, List<DataClass> classes, Envelope envelope) {
         var record = new AuditRecord();
         String numbers = auditSeq + ":" + place.partition() + ":" + place.offset() + ":" + n;
-        record.setAuditId(DerivedId.of(tenantId + ":" + sessionId + ":" + numbers));
-        record.setTenantId(tenantId);
-        record.setSessionId(sessionId);
+        record.setAuditId(DerivedId.of(session.tenantId() + ":" + session.sessionId() + ":" + numbers));
+        record.setTenantId(session.tenantId());
+        record.setSessionId(session.sessionId());
         record.setAuditSeq(auditSeq);
         record.setReasonCode("");
         record.setReason("");

@@ -2,6 +2,7 @@ import java.math.BigDecimal;
 import java.math.MathContext;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import org.apache.avro.specific.SpecificRecordBase;
 import sessionary.common.AuditKind;
 import sessionary.common.Cleanup;
@@ -16,7 +17,10 @@ import sessionary.records.SessionState;
 /** What events and deadlines change in a session's row, with the records that each change leaves. */
 final class SessionChanges {
     private static final int CLEANUPS_KEPT = 8;
-    private static final long TOMBSTONE_MS = 1_209_600_000L;
+    /** Events whose new epoch fences off those who spoke before. */
+    private static final Set<String> FENCING = Set.of("session_resumed", "session_recovered");
+    /** For so long an event may be delivered again, ms. */
+    static final long REDELIVERY_MS = 1_209_600_000L;
 
     private final TransitionTable table;
     private final Outputs outputs;
@@ -27,9 +31,9 @@ final class SessionChanges {
     }
 
     /** Makes the transition of a session's earliest deadline; returns a tombstone if the session is archived. */
-    SpecificRecordBase fire(byte[] key, SessionState row, long dueMs) {
+    SpecificRecordBase fire(byte[] key, SessionState row, long dueMs, long outageEndMs) {
         for (var clocked : table.clocksOf(row.getState())) {
-            if (clocked.clock().dueMs(row) == dueMs) {
+            if (clocked.dueMs(row, outageEndMs) == dueMs) {
                 String limit = formatSeconds(clocked.clock().limitMs(row));
                 String reason = clocked.reason().replace("{limit}", limit);
                 var grounds = Guards.Grounds.pass(clocked.reasonCode(), reason, null, null);
@@ -41,11 +45,11 @@ final class SessionChanges {
         throw new IllegalStateException("no clock of " + row.getState() + " is due at " + dueMs);
     }
 
-    /** Returns a session's earliest deadline, ms of log time. */
-    long dueMs(SessionState row) {
+    /** Returns a session's earliest deadline, ms of log time; `outageEndMs`: of the log's last outage, 0 if none. */
+    long dueMs(SessionState row, long outageEndMs) {
         long earliestMs = Timers.NEVER;
         for (var clocked : table.clocksOf(row.getState())) {
-            earliestMs = Math.min(earliestMs, clocked.clock().dueMs(row));
+            earliestMs = Math.min(earliestMs, clocked.dueMs(row, outageEndMs));
         }
         return earliestMs;
     }
@@ -107,6 +111,9 @@ final class SessionChanges {
         row.setSnapshot(grounds.snapshot() == null ? row.getSnapshot() : grounds.snapshot());
         row.setErrorClass(grounds.errorClass() == null ? row.getErrorClass() : grounds.errorClass());
         SessionRows.applyEffect(transition.effect(), row, nowMs);
+        if (envelope != null && FENCING.contains(transition.eventType())) {
+            row.setHolderEpoch(row.getEpoch());
+        }
         countAudit(row);
         List<String> actions = transition.cleanup().actionsFor(grounds.reasonCode(), row.getReleasedAt() != null);
         var record = outputs.addAudit(key, row, envelope, AuditKind.transition);
@@ -115,6 +122,9 @@ final class SessionChanges {
         record.setFromState(before);
         record.setReasonCode(grounds.reasonCode());
         record.setReason(grounds.reason());
+        if (grounds.snapshot() != null) {
+            record.setSnapshotId(grounds.snapshot().getSnapshotId());
+        }
         if (dueMs != Timers.NEVER) {
             record.setOccurredAt(dueMs * 1_000);
             record.setDueAt(dueMs * 1_000);
@@ -160,7 +170,13 @@ final class SessionChanges {
     }
 
     private Tombstone bury(SessionState row) {
+        for (var ledger : row.getProducers()) {
+            ledger.setRecentIds(null);
+            ledger.setOffsets(List.of());
+        }
+        Long madeMs = SessionKey.creationMs(row.getSessionId());
+        long fromMs = madeMs == null ? outputs.nowMs() : Math.min(madeMs, outputs.nowMs());
         return new Tombstone(row.getTenantId(), row.getSessionId(), row.getProducers(), row.getReasonCode(),
-            row.getEpoch(), row.getAuditSeq(), outputs.nowMs() + TOMBSTONE_MS);
+            row.getEpoch(), row.getAuditSeq(), fromMs + REDELIVERY_MS);
     }
 }

@@ -5,7 +5,7 @@ enum SessionClock {
     INITIALISATION {
         @Override
         long dueMs(SessionState row) {
-            return row.getCreatedAt() + limitMs(row);
+            return row.getEnteredAt() + limitMs(row);
         }
 
         @Override

@@ -1,40 +1,55 @@
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import org.apache.avro.specific.SpecificRecordBase;
 import sessionary.common.AuditKind;
 import sessionary.common.Cleanup;
 import sessionary.common.Envelope;
+import sessionary.common.FencedBeats;
 import sessionary.common.Phase;
 import sessionary.common.Rejection;
 import sessionary.common.RejectionReason;
-import sessionary.common.SeqRange;
+import sessionary.common.SessionLimits;
 import sessionary.common.SessionStateName;
+import sessionary.common.Snapshot;
 import sessionary.events.ResourcesReleased;
 import sessionary.events.SessionCreated;
+import sessionary.events.SessionPaused;
 import sessionary.events.SessionPhaseChanged;
+import sessionary.events.SessionResumed;
 import sessionary.events.SessionStartFailed;
 import sessionary.events.SessionTerminated;
 import sessionary.events.SnapshotCreated;
 import sessionary.events.StateUpdated;
-import sessionary.records.Tombstone;
 import sessionary.records.SessionState;
 
 /**
  * Judges events against the rows of their sessions.
  *
- * <p>The order of the checks: envelope, sequence, sender, epoch, owner, event in its state. Rows are changed in place,
- * once nothing can be rejected any more; what is rejected after the sequence moves only the ledger.
+ * <p>The order of the checks: envelope, sequence, values, sender, epoch, owner, event in its state, child. Rows are
+ * changed in place, once nothing can be rejected any more; what is rejected after the sequence moves only the ledger.
+ *
+ * <p>Left out are runs and what belongs to them, artifacts, members, take-overs, migrations, questions, quotas,
+ * operators' events, replays into a gap, and the bounds of whole rows and of their number.
  */
 final class SessionJudge {
     private static final int REJECTIONS_KEPT = 16;
+    private static final int FENCED_KEPT = 16;
     private static final int STATE_BYTES_MAX = 1 << 20;
 
     private final TransitionTable table;
     private final Guards guards;
     private final Outputs outputs;
     private final SessionChanges changes;
+    private final Children children;
+    private final ValueBounds bounds;
 
-    SessionJudge(TransitionTable table, Outputs outputs, SessionChanges changes) {
+    SessionJudge(
+        TransitionTable table, Outputs outputs, SessionChanges changes, Children children, ValueBounds bounds
+    ) {
         this.table = table;
+        this.children = children;
+        this.bounds = bounds;
         this.guards = new Guards(table.recoveryAttemptsMax());
         this.outputs = outputs;
         this.changes = changes;
@@ -46,42 +61,52 @@ final class SessionJudge {
         if (wrong != null) {
             return reject(key, row, envelope, new Guards.Objection("invalid_value", wrong));
         }
-        String type = envelope.getEventType();
-        boolean isHeartbeat = type.equals("heartbeat");
+        boolean isHeartbeat = envelope.getEventType().equals("heartbeat");
         if (!isHeartbeat) {
-            long seq = envelope.getProducerSeq();
-            var check = SequenceLedger.take(row.getProducers(), envelope.getProducerId(), seq);
+            var check = SequenceLedger.take(row.getProducers(), row.getForgotten(), envelope.getProducerId(),
+                envelope.getProducerSeq(), momentOf(envelope, row.getEpoch()));
             if (check.isDuplicate()) {
                 return null;
             }
             if (check.rejection() != null) {
-                String detail = "number " + seq + " of producer " + envelope.getProducerId();
-                return reject(key, row, envelope, new Guards.Objection(check.rejection(), detail));
+                if (outputs.isReplayed()) {
+                    throw new UnsupportedOperationException("a replay into a gap is not judged here: " + event);
+                }
+                return reject(key, row, envelope, objectToNumber(check.rejection(), envelope));
             }
             if (check.gap() != null) {
                 changes.reportGap(key, row, envelope, check.gap());
             }
         }
-        var objection = objectToSender(row, event, envelope);
+        checkIsOfTheJob(event, envelope);
+        var objection = objectToValues(event);
+        if (objection == null) {
+            objection = objectToSender(row, event, envelope);
+        }
         if (objection == null) {
             objection = apply(key, row, event, envelope);
         }
-        return objection == null ? row : reject(key, row, envelope, objection);
+        if (objection != null) {
+            return reject(key, row, envelope, objection);
+        }
+        if (envelope.getServiceId().equals(row.getOwnerService())) {
+            row.setOwnerHeardAt(outputs.nowMs());
+        }
+        return row;
     }
 
     /** Returns the row of a new session, or null if its creation is rejected. */
-    SessionState create(byte[] key, SessionCreated event) {
-        Envelope envelope = event.getEnvelope();
+    SessionState create(byte[] key, SessionKey session, SessionCreated event) {
         var limits = SessionLimitChecks.withDefaults(event.getLimits());
-        String wrong = EnvelopeChecks.findInvalid(envelope, null);
-        String reason = wrong == null ? "invalid_limits" : "invalid_value";
-        wrong = wrong == null ? SessionLimitChecks.findInvalid(limits, event.getLimits().getOverride()) : wrong;
-        if (wrong != null) {
-            rejectUnknown(key, envelope, reason, wrong);
+        var objection = objectToCreation(event, limits);
+        if (objection != null) {
+            rejectUnkept(key, session, SessionStateName.UNKNOWN, event.getEnvelope(), objection);
             return null;
         }
+        Envelope envelope = event.getEnvelope();
         SessionState row = SessionRows.newRow(table.creation(), event, limits, outputs.nowMs());
-        var check = SequenceLedger.take(row.getProducers(), envelope.getProducerId(), envelope.getProducerSeq());
+        var check = SequenceLedger.take(row.getProducers(), row.getForgotten(), envelope.getProducerId(),
+            envelope.getProducerSeq(), momentOf(envelope, row.getEpoch()));
         row.setAuditSeq(1L);
         var record = outputs.addAudit(key, row, envelope, AuditKind.transition);
         record.setTransition(table.creation().id());
@@ -102,29 +127,47 @@ final class SessionJudge {
         return row;
     }
 
-    /** Rejects an event of a session that is not there. */
-    void rejectUnknown(byte[] key, Envelope envelope, String reason, String detail) {
-        Outputs.addRejection(outputs.addAudit(key, (Tombstone) null, envelope, AuditKind.rejection), reason, detail);
-        outputs.addRejected(reason, detail, envelope);
+    /** Rejects an event without a trace in a session; `state` is UNKNOWN or Archived. Heartbeats are not audited. */
+    void rejectUnkept(
+        byte[] key, SessionKey session, SessionStateName state, Envelope envelope, Guards.Objection objection
+    ) {
+        if (envelope == null || !envelope.getEventType().equals("heartbeat")) {
+            var record = outputs.addAudit(key, session, state, envelope, AuditKind.rejection);
+            Outputs.addRejection(record, objection.reason(), objection.detail());
+        }
+        outputs.addRejected(objection.reason(), objection.detail(), session, envelope);
     }
 
-    /** Rejects an event of an archived session, unless it repeats one; returns whether the tombstone changed. */
-    boolean rejectArchived(byte[] key, Tombstone tombstone, Envelope envelope) {
-        String detail = "the session is archived";
-        if (EnvelopeChecks.findInvalid(envelope, null) == null) {
-            var check = SequenceLedger.take(tombstone.getProducers(), envelope.getProducerId(), envelope.getProducerSeq());
-            if (check.isDuplicate()) {
-                return false;
-            }
-            if (check.gap() != null) {
-                tombstone.setAuditSeq(tombstone.getAuditSeq() + 1);
-                Outputs.addGap(outputs.addAudit(key, tombstone, envelope, AuditKind.gap), check.gap());
-            }
+    private Guards.Objection objectToCreation(SessionCreated event, SessionLimits limits) {
+        Envelope envelope = event.getEnvelope();
+        String wrong = EnvelopeChecks.findInvalid(envelope, null);
+        var objection = wrong == null ? objectToValues(event) : new Guards.Objection("invalid_value", wrong);
+        if (objection != null) {
+            return objection;
         }
-        tombstone.setAuditSeq(tombstone.getAuditSeq() + 1);
-        Outputs.addRejection(outputs.addAudit(key, tombstone, envelope, AuditKind.rejection), "session_archived", detail);
-        outputs.addRejected("session_archived", detail, envelope);
-        return true;
+        Long madeMs = SessionKey.creationMs(envelope.getSessionId());
+        if (madeMs != null && madeMs + SessionChanges.REDELIVERY_MS <= outputs.nowMs()) {
+            String detail = "session id " + envelope.getSessionId() + " was made more than 14 days ago";
+            return new Guards.Objection("too_old", detail + ", by its own time");
+        }
+        wrong = SessionLimitChecks.findInvalid(limits, event.getLimits().getOverride());
+        return wrong == null ? Snapshots.objectToFirst(event) : new Guards.Objection("invalid_limits", wrong);
+    }
+
+    private SequenceLedger.Moment momentOf(Envelope envelope, int epoch) {
+        short idHash = Hashes.ofEventId(envelope.getEventId());
+        return new SequenceLedger.Moment(epoch, outputs.nowMs(), idHash, outputs.offset());
+    }
+
+    private static Guards.Objection objectToNumber(String reason, Envelope envelope) {
+        String detail = "number " + envelope.getProducerSeq() + " of producer " + envelope.getProducerId();
+        String conflict = " is another event's: two processes use this id";
+        return new Guards.Objection(reason, reason.equals("producer_conflict") ? detail + conflict : detail);
+    }
+
+    private Guards.Objection objectToValues(SpecificRecordBase event) {
+        String wrong = bounds.findInvalid(event);
+        return wrong == null ? null : new Guards.Objection("invalid_value", wrong);
     }
 
     private Guards.Objection objectToSender(SessionState row, SpecificRecordBase event, Envelope envelope) {
@@ -141,9 +184,19 @@ final class SessionJudge {
         if (type.equals("session_created")) {
             return new Guards.Objection("session_exists", "a session of this id exists");
         }
-        if (table.isOwnerOnly(type) && !envelope.getServiceId().equals(row.getOwnerService())) {
-            String detail = type + " is " + row.getOwnerService() + "'s to say, not " + envelope.getServiceId() + "'s";
-            return new Guards.Objection("not_owner", detail);
+        String owner = row.getOwnerService();
+        String sender = envelope.getServiceId();
+        if (sender.equals(owner)) {
+            return null;
+        }
+        if (table.isOwnerOnly(type)) {
+            return new Guards.Objection("not_owner", type + " is " + owner + "'s to say, not " + sender + "'s");
+        }
+        if (table.changesMembers(type)) {
+            return new Guards.Objection("not_member", "its members are " + owner + "'s to say, not " + sender + "'s");
+        }
+        if (table.changesContent(type)) { // here a session has no other members
+            return new Guards.Objection("not_member", "the content is " + owner + "'s, not " + sender + "'s");
         }
         return null;
     }
@@ -163,8 +216,17 @@ final class SessionJudge {
             if (grounds.objection() != null) {
                 return grounds.objection();
             }
+            var wrong = objectToSnapshot(row, grounds.snapshot());
+            if (wrong != null && transition.target() != SessionStateName.Terminated) {
+                return wrong;
+            }
             SessionRows.addClasses(row, envelope.getDataClasses());
+            grounds = wrong == null ? grounds : grounds.withoutSnapshot(wrong.detail());
             changes.move(key, row, transition, grounds, envelope, Timers.NEVER);
+        } else if (table.accepts(state, type) && type.equals("heartbeat")) {
+            // It declares nothing for the session.
+            row.setLastEventAt(state == SessionStateName.Active ? outputs.nowMs() : row.getLastEventAt());
+            return null;
         } else if (table.accepts(state, type)) {
             var objection = accept(key, row, event, envelope);
             if (objection != null) {
@@ -198,18 +260,26 @@ final class SessionJudge {
             row.setStateJson(updated.getStateJson());
             row.setPhase(Phase.processing);
         } else if (event instanceof SnapshotCreated created) {
+            var objection = objectToSnapshot(row, created.getSnapshot());
+            if (objection != null) {
+                return objection;
+            }
             row.setSnapshot(created.getSnapshot());
         } else if (event instanceof ResourcesReleased released) {
             return release(key, row, released, envelope);
-        } else if (envelope.getEventType().equals("heartbeat")) {
-            if (row.getState() == SessionStateName.Active) {
-                row.setLastEventAt(nowMs);
+        } else {
+            var objection = children.judge(key, row, event, envelope);
+            if (objection != null) {
+                return objection;
             }
-            return null;
         }
         row.setLastEventAt(nowMs);
         row.setLastWorkAt(nowMs);
         return null;
+    }
+
+    private static Guards.Objection objectToSnapshot(SessionState row, Snapshot snapshot) {
+        return snapshot == null ? null : Snapshots.object(snapshot, row.getSnapshot().getSnapshotId());
     }
 
     private static Guards.Objection objectToContent(SessionState row, StateUpdated updated) {
@@ -244,15 +314,16 @@ final class SessionJudge {
         return null;
     }
 
-    private SessionState reject(byte[] key, SessionState row, Envelope envelope, Guards.Objection objection) {
-        if (envelope.getEventType().equals("heartbeat")) {
-            outputs.addRejected(objection.reason(), objection.detail(), envelope);
-            return null;
+    /** Rejects an event and keeps the verdict in the row; `envelope`: null if the record is not taken as an event. */
+    SessionState reject(byte[] key, SessionState row, Envelope envelope, Guards.Objection objection) {
+        if (envelope != null && envelope.getEventType().equals("heartbeat")) {
+            return rejectBeat(row, envelope, objection);
         }
         boolean isLate = objection.reason().equals("late");
         boolean isAudited = !isLate || row.getLateEpoch() != row.getEpoch();
         var reason = RejectionReason.valueOf(objection.reason());
-        row.getRejections().add(new Rejection(outputs.offset(), reason, envelope.getEventId()));
+        String eventId = envelope == null ? "" : envelope.getEventId();
+        row.getRejections().add(new Rejection(outputs.offset(), reason, eventId));
         if (row.getRejections().size() > REJECTIONS_KEPT) {
             row.getRejections().remove(0);
         }
@@ -264,8 +335,40 @@ final class SessionJudge {
             var record = outputs.addAudit(key, row, envelope, AuditKind.rejection);
             Outputs.addRejection(record, objection.reason(), objection.detail());
         }
-        outputs.addRejected(objection.reason(), objection.detail(), envelope);
+        outputs.addRejected(objection.reason(), objection.detail(), SessionKey.of(row), envelope);
         return row;
+    }
+
+    /** Rejects a heartbeat, which is not audited; those of a fenced producer leave one record in an epoch. */
+    private SessionState rejectBeat(SessionState row, Envelope envelope, Guards.Objection objection) {
+        boolean isFenced = objection.reason().equals("stale_epoch");
+        var fenced = row.getFencedBeats();
+        boolean isOfEpoch = fenced != null && fenced.getEpoch() == row.getEpoch();
+        List<Long> known = isOfEpoch ? fenced.getIdHashes() : List.of();
+        long idHash = isFenced ? Hashes.ofProducer(envelope.getProducerId()) : 0;
+        if (isFenced && known.contains(idHash)) {
+            return null;
+        }
+        outputs.addRejected(objection.reason(), objection.detail(), SessionKey.of(row), envelope);
+        if (!isFenced || known.size() == FENCED_KEPT) {
+            return null;
+        }
+        List<Long> hashes = new ArrayList<>(known);
+        hashes.add(idHash);
+        row.setFencedBeats(new FencedBeats(row.getEpoch(), hashes));
+        return row;
+    }
+
+    /** Fails at what this program leaves out: better no output than a wrong one. */
+    private void checkIsOfTheJob(SpecificRecordBase event, Envelope envelope) {
+        boolean isByOperator = event instanceof SessionPaused paused && paused.getAsOperator()
+            || event instanceof SessionResumed resumed && resumed.getAsOperator()
+            || event instanceof SessionTerminated ended && ended.getAsOperator();
+        boolean isQuestion = event instanceof SessionPaused paused && paused.getQuestion() != null;
+        boolean isOfRun = envelope.getRunId() != null && !envelope.getRunId().isEmpty();
+        if (isByOperator || isQuestion || isOfRun || table.isLeftOut(envelope.getEventType())) {
+            throw new UnsupportedOperationException("not judged here: " + event);
+        }
     }
 
     private static String reasonOf(SpecificRecordBase event) {

@@ -37,6 +37,11 @@ final class SessionRows {
         row.setDataClasses(new ArrayList<>());
         addClasses(row, envelope.getDataClasses());
         row.setProducers(new ArrayList<>());
+        row.setForgotten(new ArrayList<>());
+        row.setHolder(envelope.getProducerId());
+        row.setOwnerHeardAt(nowMs);
+        row.setOpenRuns(List.of());
+        row.setAgents(List.of());
         row.setRejections(new ArrayList<>());
         row.setCleanups(new ArrayList<>());
         row.setParentSessionId(event.getParentSessionId());
@@ -49,11 +54,19 @@ final class SessionRows {
         if (declared.isEmpty() || row.getDataClasses().containsAll(declared)) {
             return;
         }
-        var all = EnumSet.copyOf(declared);
+        var all = new ArrayList<>(declared);
         all.addAll(row.getDataClasses());
-        var sorted = new ArrayList<>(all);
+        row.setDataClasses(sortClasses(all));
+    }
+
+    /** Returns classes of data once each, sorted by name. */
+    static List<DataClass> sortClasses(List<DataClass> classes) {
+        if (classes.size() < 2) {
+            return classes;
+        }
+        var sorted = new ArrayList<>(EnumSet.copyOf(classes));
         sorted.sort(Comparator.comparing(Enum::name));
-        row.setDataClasses(sorted);
+        return sorted;
     }
 
     static void applyEffect(TransitionTable.Effect effect, SessionState row, long nowMs) {

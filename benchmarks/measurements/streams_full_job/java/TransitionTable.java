@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import sessionary.common.Phase;
 import sessionary.common.SessionStateName;
+import sessionary.records.SessionState;
 
 /** The table of transitions, and what is accepted without one; read from a file that the processor's table makes. */
 final class TransitionTable {
@@ -41,14 +42,27 @@ final class TransitionTable {
     ) {}
 
     /** A clock, the transition that it makes, and what the audit trail says then. */
-    record Clocked(SessionClock clock, Transition transition, String reasonCode, String reason) {}
+    record Clocked(
+        SessionClock clock, Transition transition, String reasonCode, String reason, boolean ofActivity
+    ) {
+        /** Returns when it is due; a clock of activity begins again when the log's last outage ends (0: none). */
+        long dueMs(SessionState row, long outageEndMs) {
+            long dueMs = clock.dueMs(row);
+            boolean isHeld = ofActivity && outageEndMs > 0 && dueMs != Timers.NEVER;
+            return isHeld ? Math.max(dueMs, outageEndMs + clock.limitMs(row)) : dueMs;
+        }
+    }
 
     private final Transition creation;
     private final Map<SessionStateName, Map<String, Transition>> byEvent = new EnumMap<>(SessionStateName.class);
     private final Map<SessionStateName, List<Clocked>> clocked = new EnumMap<>(SessionStateName.class);
     private final Map<SessionStateName, Set<String>> accepted = new EnumMap<>(SessionStateName.class);
     private final Map<SessionStateName, Map<Phase, Set<Phase>>> phases = new EnumMap<>(SessionStateName.class);
+    private final JsonNode bounds;
     private final Set<String> ownerOnly;
+    private final Set<String> contentChanges;
+    private final Set<String> membership;
+    private final Set<String> leftOut;
     private final Set<String> processorOnly;
     private final Map<String, Set<String>> clockReasons = new HashMap<>();
     private final int recoveryAttemptsMax;
@@ -69,8 +83,9 @@ final class TransitionTable {
             for (JsonNode clock : row.get("clocks")) {
                 var name = SessionClock.valueOf(clock.get("name").asText().toUpperCase(Locale.ROOT));
                 var text = clock.get("reason").asText();
+                boolean ofActivity = clock.get("of_activity").asBoolean();
                 clocked.computeIfAbsent(transition.source, state -> new ArrayList<>())
-                    .add(new Clocked(name, transition, clock.get("reason_code").asText(), text));
+                    .add(new Clocked(name, transition, clock.get("reason_code").asText(), text, ofActivity));
             }
         }
         creation = first;
@@ -79,7 +94,11 @@ final class TransitionTable {
         table.get("phases").properties().forEach(entry -> readPhases(entry.getKey(), entry.getValue()));
         table.get("clock_reasons").properties()
             .forEach(entry -> clockReasons.put(entry.getKey(), readTexts(entry.getValue())));
+        bounds = table.get("bounds");
         ownerOnly = readTexts(table.get("owner_only"));
+        contentChanges = readTexts(table.get("content_changes"));
+        membership = readTexts(table.get("membership"));
+        leftOut = readTexts(table.get("left_out"));
         processorOnly = readTexts(table.get("processor_only"));
         recoveryAttemptsMax = table.get("recovery_attempts_max").asInt();
     }
@@ -110,6 +129,24 @@ final class TransitionTable {
 
     boolean isOwnerOnly(String eventType) {
         return ownerOnly.contains(eventType);
+    }
+
+    boolean changesContent(String eventType) {
+        return contentChanges.contains(eventType);
+    }
+
+    boolean changesMembers(String eventType) {
+        return membership.contains(eventType);
+    }
+
+    /** Returns whether this program does not judge events of a type, which no event of the benchmark has. */
+    boolean isLeftOut(String eventType) {
+        return leftOut.contains(eventType);
+    }
+
+    /** Returns the bounds of an event's values, as the file has them. */
+    JsonNode bounds() {
+        return bounds;
     }
 
     boolean isProcessorOnly(String eventType, String reason) {

@@ -4,7 +4,17 @@ import re
 from pathlib import Path
 
 from benchmarks.measurements.streams_full_job import java_program, table
-from sessionary.stream_processors.core.session.transitions import ACCEPTED, PHASES, TRANSITIONS
+from benchmarks.workload.events import make_templates
+from sessionary.infra.demo.runs import sample_runs
+from sessionary.schemas.events import EVENT_TYPES
+from sessionary.schemas.limits import ITEMS_MAX, NUMBER_MAX
+from sessionary.stream_processors.core.session.transitions import (
+    ACCEPTED,
+    CONTENT_CHANGES,
+    MEMBERSHIP,
+    PHASES,
+    TRANSITIONS,
+)
 
 JAVA = Path(java_program.__file__).parent / "java"
 
@@ -27,7 +37,9 @@ def test_every_transition_is_in_the_file_with_all_that_it_says() -> None:
         )
         assert (row["target"], row["phase"], row["by"]) == (transition.target, transition.phase, transition.by)
         assert tuple(row["reasons"]) == transition.reasons
-        assert [clock["name"] for clock in row["clocks"]] == [clock.name for clock in transition.clocks]
+        assert [(clock["name"], clock["of_activity"]) for clock in row["clocks"]] == [
+            (clock.name, clock.of_activity) for clock in transition.clocks
+        ]
         assert tuple(row["cleanup"]["actions"]) == transition.cleanup.actions
 
 
@@ -35,6 +47,27 @@ def test_what_is_accepted_without_a_transition_is_in_the_file() -> None:
     content = table.transition_table()
     assert {state: set(names) for state, names in content["accepted"].items()} == ACCEPTED
     assert {state: set(pairs) for state, pairs in content["phases"].items()} == PHASES
+    assert set(content["content_changes"]) == CONTENT_CHANGES
+    assert set(content["membership"]) == MEMBERSHIP
+
+
+def test_no_event_of_the_workload_is_left_out() -> None:
+    sent = {EVENT_TYPES[type(line.payload)] for each in make_templates(sample_runs(20), 1) for line in each.lines}
+    left_out = set(table.transition_table()["left_out"])
+    assert {"tool_call_started", "message_appended", "session_paused"} <= sent
+    assert left_out
+    assert not sent & left_out
+    assert left_out <= set(EVENT_TYPES.values())
+
+
+def test_texts_that_the_rules_bound_have_their_bounds_in_the_file() -> None:
+    bounds = table.transition_table()["bounds"]
+    texts = bounds["characters"]
+    assert (texts["Envelope.event_id"], texts["SessionPaused.reason"]) == (256, 16 << 10)
+    assert (texts["ErrorInfo.code"], texts["LlmDecision.chosen_tools"]) == (256, 256)
+    assert texts["MessageAppended.content"] == 1 << 20
+    assert not {"StateUpdated.state_json", "Snapshot.state_json"} & texts.keys()
+    assert (bounds["items"], bounds["number"]) == (ITEMS_MAX, NUMBER_MAX)
 
 
 def test_the_program_knows_every_guard_effect_and_clock() -> None:
