@@ -1,4 +1,4 @@
-"""`sessionary session timeline`: the story of one session, as lines or as a page."""
+"""`sessionary session timeline`: the timeline of one session, as lines or as a page."""
 
 import json
 import sys
@@ -45,11 +45,11 @@ def timeline_command(
     tenant: TenantOption = None,
     since: SinceOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the session is archived, or until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Continue until the session is archived, or until Ctrl-C.")
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="Write the story to this file as one HTML page.", dir_okay=False),
+        typer.Option("--html", help="Write the timeline to this file as one HTML page.", dir_okay=False),
     ] = None,
     limit: LimitOption = 1000,
     data: DataOption = None,
