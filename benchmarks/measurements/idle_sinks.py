@@ -1,7 +1,7 @@
 """(q) What idle partitions cost the sinks and ClickHouse's engine.
 
 As in `many_partitions`, an idle partition has live sessions, silent and far from any deadline, and
-its clock goes on by a tick a second. The sinks let ticks wait for up to a minute, so a span of
+its clock moves by a tick a second. The sinks delay ticks by up to a minute, so a span of
 whole minutes is watched. CPU time is that of the processes.
 """
 

@@ -1,6 +1,6 @@
 """(p) One processor with many partitions: what they cost while idle, and latency at a steady rate.
 
-An idle partition has live sessions, silent and far from any deadline. Its clock goes on by a tick a
+An idle partition has live sessions, silent and far from any deadline. Its clock moves by a tick a
 second. CPU time is that of the processes, so other load on the machine matters little.
 """
 
