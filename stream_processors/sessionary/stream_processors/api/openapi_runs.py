@@ -354,9 +354,7 @@ def _filter(name: str, choices: Sequence[str], meaning: str) -> dict[str, Any]:
 
 
 def _waiting_page() -> dict[str, Any]:
-    summary = (
-        "The questions that wait for a person: of the caller's tenant, or of all tenants for an operator without one"
-    )
+    summary = "The questions that wait for a person: of the caller's tenant, or of all for an operator without one"
     page = _list_page(summary, "WaitingList")
     page["get"]["parameters"] = page["get"]["parameters"][1:]  # it asks for no user
     return page
