@@ -39,9 +39,9 @@ class ClockEffect(Enum):
     STARTS = "starts"
     RESTARTS = "begins again"
     PAUSES = "stops until it is resumed"
-    CONTINUES = "goes on with what was left"
+    CONTINUES = "continues with the remaining time"
     ENDS = "ends"
-    LEAVES = "runs on"
+    LEAVES = "keeps running"
     REJECTED = "the event is rejected"
 
 
