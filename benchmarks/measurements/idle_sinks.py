@@ -1,4 +1,4 @@
-"""(q) What idle partitions cost the sinks and ClickHouse's engine.
+"""(q) The cost of idle partitions for the sinks and ClickHouse's engine.
 
 As in `many_partitions`, an idle partition has live sessions, silent and far from any deadline, and
 its clock moves by a tick a second. The sinks delay ticks by up to a minute, so a span of
@@ -29,7 +29,7 @@ _ROWS = "SELECT " + " + ".join(f"(SELECT count() FROM {table})" for table in SIN
 
 
 class IdleSinks(NamedTuple):
-    """What idle partitions cost the sinks and the engine: cores, and rows per second."""
+    """The cost of idle partitions for the sinks and the engine: cores, and rows per second."""
 
     sinks: float
     engine: float

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, and what stands between its marks."""
+"""The tables of docs/performance.md, and the text between its marks."""
 
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
@@ -112,7 +112,7 @@ def _spread_of(figure: Figure) -> str:
 
 
 def _loss_lines(results: Results) -> Iterator[str]:
-    """Yield where another one is better, the widest distance first."""
+    """Yield the comparisons that ours loses, the widest margin first."""
     others = (comparison for comparison in COMPARISONS if not comparison.is_among_ours)
     measured = [comparison for comparison in others if _is_measured(comparison, results)]
     found = [(one, comparison) for comparison in measured for one in standings(comparison, results[comparison.part])]
