@@ -99,7 +99,7 @@ def _rule_extensions(tree: Path, work: Path) -> list[Any]:
 
 
 class _Text(NamedTuple):
-    """What a file had, and when it was written."""
+    """The content of a file, and the time at which it was written."""
 
     text: str
     at_ns: int

@@ -24,7 +24,7 @@ from benchmarks.measurements.full_job import CONCURRENT, make_workload, warm_up
 from benchmarks.results import Result, Target
 
 EVENTS, EVENTS_QUICK = 200_000, 60_000
-# Of this tree to the other one, by the core of this tree: events per second, CPU per event.
+# Target ratios of this tree to the other one, by this tree's core: events per second, CPU time.
 RATE_TARGETS = {"native": Target(">=", 2.2), "python": Target(">=", 1.0)}
 COST_TARGETS = {"native": Target("<=", 0.42), "python": Target("<=", 1.0)}
 _PAIRS_PER_RUN = 2

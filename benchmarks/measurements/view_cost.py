@@ -27,7 +27,7 @@ _QUERY_S_MAX = 600.0
 _NEVER: Final = (
     "toDateTime64('2090-01-01 00:00:00', 6, 'UTC') AS retain_until, toDateTime('2105-01-01') AS personal_expires"
 )
-# Of the transaction n: its partition, its number there, its time, and its group.
+# The transaction n: its partition, its number there, its time, and its group.
 _TRANSACTION: Final = (
     f"n % {PARTITIONS} AS p, intDiv(n, {PARTITIONS}) AS k, "
     "toDateTime64('{began}', 6, 'UTC') + toIntervalMillisecond(intDiv(n * {days} * 86400000, {transactions})) AS at, "

@@ -24,7 +24,7 @@ Results = Mapping[str, ResultFile]
 _COLUMNS = 100
 _EQUAL = 1.0
 _MANY = 10.0
-# What is shown of a result's versions, and its name there.
+# The shown versions of a result, and their names in the table.
 _VERSIONS = {
     "python": "python",
     "interpreter_built_with": "built with",
@@ -32,7 +32,7 @@ _VERSIONS = {
     "faust-streaming": "faust-streaming",
 }
 _LETTERS = {part: measurement.letter for measurement in MEASUREMENTS for part in measurement.parts}
-# Of a measurement with a file for each build of the core, this is the one of the pure core.
+# If a measurement has a file for each build of the core: the file of the pure core.
 _PURE_PARTS = {measurement.part("python") for measurement in MEASUREMENTS if measurement.by_build}
 
 

@@ -34,7 +34,7 @@ from sessionary.stream_processors.core.session.transitions import COMPLETIONS, C
 
 
 class ClockEffect(Enum):
-    """What an event does to a clock."""
+    """The effect of an event on a clock."""
 
     STARTS = "starts"
     RESTARTS = "begins again"

@@ -74,7 +74,7 @@ _UNITS: Final = (
     (r"(_|^)offset$", "offset"),
     (r"^rejected$", "records"),
 )
-# What is counted: the last of these words in a name is its unit.
+# Counted things: the last of these words in a name is its unit.
 _COUNTED: Final = re.compile(
     r"(?:^|_)(accounts|artifacts|batches|blocks|calls|claims|clients|dead_letters|errors|events|failures|findings|followers|tombstones|mismatches|partitions|rebalances|runs"
     r"|records|replays|retries|rows|sessions|outages|ticks|timers|transitions)(?=_|$)"

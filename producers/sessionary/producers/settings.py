@@ -13,7 +13,7 @@ from sessionary.producers.errors import SpoolUnusable
 from sessionary.schemas.settings import KafkaSettings
 
 DeliveryPolicy = Literal["spool", "block", "drop"]
-"""What happens to an event for which the delivery queue has no room."""
+"""The treatment of an event for which the delivery queue has no room."""
 
 
 _TOKEN = re.compile(r"[!-~]+")
