@@ -174,7 +174,7 @@ class LogGuard:
             self._blocked.block_partition(consumer, partition, reason, what, now_s)
             return plan
         _log.error(
-            "partition %(partition)d: %(what)s; this is accepted, and reading goes on at %(offset)d",
+            "partition %(partition)d: %(what)s; this is accepted, and reading continues at %(offset)d",
             what=what,
             partition=partition,
             offset=low,

@@ -341,7 +341,7 @@ def open_story(page: Path) -> None:
 def _show_report(report: "Report", *, as_json: bool) -> None:
     show_object(_spaced_names(report.figures) if not wants_json(as_json) else report.figures, as_json=as_json)
     if report.figures["unacknowledged_transitions"] and not wants_json(as_json):
-        print_message("(the next batch of a partition tells of the last one's acknowledgement: some stay unknown)")
+        print_message("(the next batch of a partition reports the last one's acknowledgement: some stay unknown)")
     if report.faults:
         print_message("sessions that did not end as planned:")
         for row in report.unexpected:

@@ -22,7 +22,7 @@ from sessionary.schemas.errors import SettingsError
 # is a row of `artifact_deletions`, written before a body is touched. A marked body is copied to
 # another name before its own is removed, so that the store has it under one of them at any time.
 # The removal of a body is written afterwards. A body stays in place while one artifact of its hash
-# is neither expired nor deleted, and is restored if it is saved anew.
+# is neither expired nor deleted, and is restored if it is saved again.
 
 
 _BLOCK: Final = 1_000

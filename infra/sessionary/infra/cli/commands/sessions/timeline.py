@@ -172,7 +172,7 @@ def write_story(environ: Mapping[str, str], session_id: str = "") -> Path:
     source = ClickHouseClient(ClickHouseSettings.from_env(environ))
     found = next(iter(source.fetch_rows(_MOST_EVENTFUL, session=session_id)), None)
     if found is None:
-        raise NotFound("there is no session to tell of")
+        raise NotFound("there is no session to show")
     path = Path(tempfile.gettempdir()) / f"sessionary-{found['session_id']}.html"
     _write_page(source, found, path, 1000, environ)
     return path
