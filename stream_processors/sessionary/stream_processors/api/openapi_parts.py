@@ -170,7 +170,7 @@ _PARTITION_DECISION: Final = object_schema(
     first_offset=about(NUMBER_OR_NULL, "the first offset that the decision covers, if any"),
     last_offset=about(NUMBER_OR_NULL, "the last offset that the decision covers, if any"),
     clock_ms=about(NUMBER, "the partition's clock after the decision, in ms since the epoch"),
-    principal={"type": "string", "description": "who decided"},
+    principal={"type": "string", "description": "principal that decided"},
 )
 PARTITION: Final = object_schema(
     partition=NUMBER,
