@@ -1,4 +1,4 @@
-"""What every measurement is given: options, progress lines, repetition, and earlier figures."""
+"""Options, progress lines, repetition and earlier figures, for every measurement."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ class Options(NamedTuple):
 
     @property
     def writes_file(self) -> bool:
-        """Whether the results are whole, and mean something."""
+        """True if the results are whole and meaningful."""
         return not self.quick and self.part is None
 
 
@@ -48,7 +48,7 @@ class Bench:
 
     @property
     def runs(self) -> int:
-        """How many times each figure is measured."""
+        """The number of runs of each figure."""
         return 1 if self.options.quick else self.options.runs
 
     def event_count(self, full: int, quick: int) -> int:

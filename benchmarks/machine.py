@@ -1,4 +1,4 @@
-"""What a figure depends on: machine, versions, commit. No host names and no paths."""
+"""The conditions of a figure: machine, versions, commit. No host names and no paths."""
 
 import os
 import platform

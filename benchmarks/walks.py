@@ -33,7 +33,7 @@ _MADE: Final = str(ROOT / FOLDER) + "/"
 
 
 class Walk(NamedTuple):
-    """What ran on the way to a verdict."""
+    """The code that ran on the way to a verdict."""
 
     name: str
     calls: Counter[CodeType]

@@ -1,4 +1,4 @@
-"""What differs by nature between the client's faces for threads and for asyncio."""
+"""The natural differences between the client's faces for threads and for asyncio."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple

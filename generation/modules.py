@@ -19,7 +19,7 @@ _FINDER_TEXT = '''"""{title}"""
 
 from sessionary.schemas.codec.compiled_helpers import find_in_modules as find_function
 
-# Of the text of all modules beside this one.
+# A hash of the text of all modules beside this one.
 DIGEST = "{digest}"
 '''
 

@@ -1,4 +1,4 @@
-"""What readers and writers are made of: every schema that this version knows."""
+"""The sources of readers and writers: every schema that this version knows."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

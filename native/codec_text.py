@@ -73,7 +73,7 @@ class CodecText:
                 self._add_checks(known, schema["fields"][0]["type"], fields)
 
     def module_text(self, digest: str) -> str:
-        """Return the whole text. `digest` tells from which Python it was made."""
+        """Return the whole text. `digest` identifies the Python source."""
         imports = (f"from {module} import {name}" for module, name in sorted(self._imports))
         constants = (f"cdef {kind} {name} = {value}" for value, (kind, name) in self._constants.items())
         layouts = (f"    {name}: {fields!r}," for name, fields in sorted(self._layouts.items()))

@@ -1,8 +1,8 @@
 """Makes the extensions of a tree: python -m native.compile TREE WORK [--codec-only].
 
-TREE has the rooms. WORK is a folder for what is made; extensions come to lie in WORK/built. A
-process of its own, because the compiler works in the current folder, and ends the process if a type
-is wrong. What did not change is not compiled again.
+TREE has the packages. WORK is a folder for the products; WORK/built gets the extensions. The
+compiler needs a separate process, because it works in the current folder, and ends the process if a
+type is wrong. Unchanged modules are not compiled again.
 """
 
 import json
@@ -99,7 +99,7 @@ def _rule_extensions(tree: Path, work: Path) -> list[Any]:
 
 
 class _Text(NamedTuple):
-    """What a file had, and when it was written."""
+    """The content of a file, and the time at which it was written."""
 
     text: str
     at_ns: int
@@ -114,7 +114,7 @@ def keep_times(before: Mapping[Path, _Text]) -> None:
     """Give files that have the same text again their former times.
 
     `_cache_globals` changes what mypyc wrote, so mypyc writes it again each time. Cython does if it
-    was itself installed since, as in the environment of a wheel. The C compiler would begin anew.
+    was itself installed since, as in the environment of a wheel. The C compiler would begin again.
     """
     for path, (text, at_ns) in before.items():
         if path.is_file() and path.read_text("utf-8") == text:

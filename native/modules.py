@@ -25,7 +25,7 @@ _BESIDE_THE_RULES: Final = (
     _PROCESSOR / "store/packed_rows.py",
     _PROCESSOR / "store/shelves.py",
 )
-# What handles each record or row around the rules: Cython compiles it as it is.
+# The code around the rules that handles each record or row: Cython compiles it as it is.
 PLAIN_MODULES: Final = (
     _SCHEMAS / "codec/framing.py",
     _SCHEMAS / "codec/record_sizes.py",

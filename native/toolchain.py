@@ -1,4 +1,4 @@
-"""What a build needs beside Python packages: a C compiler, and the interpreter's headers."""
+"""The needs of a build beside Python packages: a C compiler, and the interpreter's headers."""
 
 import shlex
 import shutil

@@ -20,9 +20,7 @@ ROOT = Path(__file__).parents[1]
 def main(words: list[str] | None = None) -> int:
     """Build; return the exit code: 1 if a wheel could not be built, or a version was not found."""
     parser = argparse.ArgumentParser(prog="python -m native.wheels", description="Build the wheels of this machine.")
-    parser.add_argument(
-        "--folder", type=Path, default=ROOT / "dist", help="where the wheels come to lie; default: dist"
-    )
+    parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="folder for the wheels; default: dist")
     parser.add_argument(
         "--python", action="append", choices=VERSIONS, help="build for this version only, and fail if it is missing"
     )

@@ -1,4 +1,4 @@
-"""How fast a program consumes a topic, by its group's committed offsets and its CPU time."""
+"""The rate at which a program consumes a topic, by committed offsets, and its CPU time."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """What happened between two samples."""
+    """The difference between two samples."""
 
     events: int
     elapsed_s: float

@@ -1,6 +1,6 @@
 """Installs the other engines: Kafka Streams with its program, a Python with Quix Streams.
 
-Both are installed below build/peers, once. Quix Streams has an environment of its own, because its
+Both are installed below build/peers, once. Quix Streams has a separate environment, because its
 pinned dependencies differ from ours.
 """
 

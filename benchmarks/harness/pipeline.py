@@ -97,7 +97,7 @@ class Worker:
 
     @property
     def control_url(self) -> str:
-        """Where its API answers."""
+        """The address of its API."""
         return f"http://127.0.0.1:{self._port}"
 
     def is_ready(self) -> bool:

@@ -1,7 +1,7 @@
 """The servers of a measurement, on a temporary folder: a broker, a ClickHouse endpoint if needed.
 
     with running_stack(bench) as stack:
-        kafka = stack.new_pipeline()                    # topics of its own child =
+        kafka = stack.new_pipeline()                    # separate topics child =
         stack.start("sessionary.stream_processors", env=environment(kafka, instance="w1"),
         name="w1")
 
@@ -76,7 +76,7 @@ class Stack:
         return pid
 
     def new_pipeline(self, partitions: int = PARTITIONS) -> KafkaSettings:
-        """Create the topics of a pipeline with a prefix of its own."""
+        """Create the topics of a pipeline with a separate prefix."""
         kafka = KafkaSettings(
             bootstrap_servers=self.bootstrap_servers,
             topic_prefix=f"bench{next(self._names)}-{secrets.token_hex(3)}",

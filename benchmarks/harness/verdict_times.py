@@ -1,4 +1,4 @@
-"""When the verdict on each event was in the log, by the processor's records of its transactions."""
+"""Times at which the verdicts were in the log, by the processor's records of its transactions."""
 
 from bisect import bisect_left
 
@@ -30,7 +30,7 @@ class VerdictTimes:
     def acknowledged_ms(self, partition: int, offset: int) -> float | None:
         """Return when the transaction that judged an event was acknowledged, ms since the epoch.
 
-        None if the log does not say so: the event is not judged, or it is in the last transaction.
+        None if the log does not have it: the event is not judged, or is in the last transaction.
         """
         place = bisect_left(self._last_offsets[partition], offset)
         if place == len(self._last_offsets[partition]):

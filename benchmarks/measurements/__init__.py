@@ -9,15 +9,15 @@
     footprint       e: memory and disk of an idle session
     sinks           f: rows into ClickHouse
     sink_delay      f: from an audit record to its visible row, for `sinks`
-    client_cost     g: what the client costs its agent
-    spool_replay    g: how fast a client sends what a dead process left
-    heartbeat_cost  g: what the heartbeats of 10,000 sessions cost
+    client_cost     g: the client's cost for its agent
+    spool_replay    g: the rate at which a client sends a dead process's events
+    heartbeat_cost  g: the cost of the heartbeats of 10,000 sessions
     growth          h: cost per event as live sessions grow
     rolling_restart k: pauses of partitions in a rolling restart
     million         m: a million sessions: recovery, restart in place, tombstones
-    command_times   o: how long operators' commands and scrapes take
+    command_times   o: the times of operators' commands and of scrapes
     many_partitions p: idle partitions, and latency with many
-    idle_sinks      q: what idle partitions cost sinks and ClickHouse
+    idle_sinks      q: the cost of idle partitions for sinks and ClickHouse
     restart         r: restart and takeover after kill -9
     streams_full_job/ s: the full job beside the same as a program on Kafka Streams
     call_latency    t: from a tool call's reservation to its grant
@@ -28,12 +28,12 @@
     base_client     v: the client's calls beside those of another commit's
     base_sinks      v: the sinks beside another commit's
     view_cost       w: views of a day over ten million rows
-    migration_freeze x: how long a planned migration freezes a session
-    drain           y: how long a service's idle sessions take to move to another one
+    migration_freeze x: the time for which a planned migration freezes a session
+    drain           y: the time in which a service's idle sessions move to another one
     follow_latency  z: from an update to the state at followers in other processes
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
-comes, so that its dependencies are its own. Its module's name is the key under which `Bench.done`
+comes, so that its dependencies are separate. Its module's name is the key under which `Bench.done`
 keeps its figures for the measurements after it, and the name of its results file. Those of v, which
 are judged by the build of the core, have a second file for the pure one.
 """

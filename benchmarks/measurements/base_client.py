@@ -1,4 +1,4 @@
-"""(v) What `emit` costs with the client of this tree, beside that of another commit, in pairs.
+"""(v) The cost of `emit` with the client of this tree, compared with another commit's, in pairs.
 
 Both clients send to one broker, in turn, with the spool, in a flood and at 200 events/s. Within a
 pair the order changes. Only ratios within a pair are judged, and the flood's time by itself.

@@ -4,8 +4,8 @@ Both commits use one broker, in turn, with the packages that are installed now; 
 events with its own client. Within a pair the order changes, so that what drifts (the machine's
 clock rate, neighbours) falls on both. Only ratios within a pair are judged.
 
-The other commit is unpacked anew, so its core is the Python. This tree's is the native one if
-`make native` built it, else the Python too; the notes say which.
+The other commit is freshly unpacked, so its core is the Python. This tree's is the native one if
+`make native` built it, else the Python too; the notes name it.
 """
 
 import os
@@ -24,7 +24,7 @@ from benchmarks.measurements.full_job import CONCURRENT, make_workload, warm_up
 from benchmarks.results import Result, Target
 
 EVENTS, EVENTS_QUICK = 200_000, 60_000
-# Of this tree to the other one, by the core of this tree: events per second, CPU per event.
+# Target ratios of this tree to the other one, by this tree's core: events per second, CPU time.
 RATE_TARGETS = {"native": Target(">=", 2.2), "python": Target(">=", 1.0)}
 COST_TARGETS = {"native": Target("<=", 0.42), "python": Target("<=", 1.0)}
 _PAIRS_PER_RUN = 2
@@ -34,7 +34,7 @@ _ROOMS = ("infra", "producers", "schemas", "sinks", "stream_processors")
 
 
 class Pair(NamedTuple):
-    """What `programs.job_of_tree` prints, of this tree and of the other commit."""
+    """The output of `programs.job_of_tree`, for this tree and for the other commit."""
 
     ours: dict[str, Any]
     base: dict[str, Any]

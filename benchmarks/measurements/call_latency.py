@@ -1,7 +1,7 @@
 """(t) Latency of a recorded tool call: from its reservation to its grant.
 
-A real client makes the calls, at a fixed rate, in one process; broker and processor are processes
-of their own, with their default settings. A grant is known by the control API over HTTP.
+A real client makes the calls, at a fixed rate, in one process; broker and processor are separate
+processes, with their default settings. The control API reports a grant over HTTP.
 """
 
 import json

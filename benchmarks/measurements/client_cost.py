@@ -1,4 +1,4 @@
-"""(g) What the client costs its agent: time of one `emit`, CPU per event, delivered events.
+"""(g) The client's cost for its agent: time of one `emit`, CPU per event, delivered events.
 
 Measured with the spool (the default: every event is first written to a file) and without it (policy
 `block`), as fast as possible and at two rates. No processor runs.

@@ -1,4 +1,4 @@
-"""(o) How long operators wait: `lag`, `doctor`, `--help`, a scrape of the lag exporter, an import.
+"""(o) Times that operators wait: `lag`, `doctor`, `--help`, a scrape of the exporter, an import.
 
 The times of commands are those of whole processes, from start to end. `doctor` runs beside a stack
 of `sessionary up`. The scrape goes over HTTP, to an exporter that observes 50 groups.

@@ -1,6 +1,6 @@
-"""(y) How long `sessionary session drain` takes to move a service's idle sessions to another one.
+"""(y) The time in which `sessionary session drain` moves a service's idle sessions to another one.
 
-Two real clients, in processes of their own: one has the sessions, the other takes them. Broker,
+Two real clients, in separate processes: one has the sessions, the other takes them. Broker,
 processor, sinks and ClickHouse's engine are processes too, with their default settings, and so is
 the command. The sessions are moved at the command's own rate, and then back at the highest one.
 """
@@ -42,7 +42,7 @@ _LANDED = "SELECT count() AS n FROM v_sessions WHERE service_id = {service:Strin
 
 
 class Drain(NamedTuple):
-    """What one call of the command did."""
+    """The outcome of one call of the command."""
 
     seconds: float  # of the whole process
     sessions: int

@@ -1,7 +1,7 @@
-"""(z) How fast an update reaches the followers of the session in other processes.
+"""(z) The time in which an update reaches the followers of the session in other processes.
 
 A real client updates its sessions, at a fixed rate; other processes follow all of them over the
-control API. Broker and processor are processes of their own, with their default settings.
+control API. Broker and processor are separate processes, with their default settings.
 """
 
 import json

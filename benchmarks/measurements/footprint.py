@@ -1,4 +1,4 @@
-"""(e) What an idle session costs: memory with each store, and RocksDB's disk space."""
+"""(e) The cost of an idle session: memory with each store, and RocksDB's disk space."""
 
 import time
 from pathlib import Path

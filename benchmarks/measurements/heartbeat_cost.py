@@ -1,4 +1,4 @@
-"""(g) What heartbeats cost: CPU time of a process with 10,000 silent sessions; no processor."""
+"""(g) The cost of heartbeats: CPU time of a process with 10,000 silent sessions; no processor."""
 
 from benchmarks.bench import Bench
 from benchmarks.harness.stack import Stack, running_stack

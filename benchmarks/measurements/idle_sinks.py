@@ -1,7 +1,7 @@
-"""(q) What idle partitions cost the sinks and ClickHouse's engine.
+"""(q) The cost of idle partitions for the sinks and ClickHouse's engine.
 
 As in `many_partitions`, an idle partition has live sessions, silent and far from any deadline, and
-its clock goes on by a tick a second. The sinks let ticks wait for up to a minute, so a span of
+its clock moves by a tick a second. The sinks delay ticks by up to a minute, so a span of
 whole minutes is watched. CPU time is that of the processes.
 """
 
@@ -29,7 +29,7 @@ _ROWS = "SELECT " + " + ".join(f"(SELECT count() FROM {table})" for table in SIN
 
 
 class IdleSinks(NamedTuple):
-    """What idle partitions cost the sinks and the engine: cores, and rows per second."""
+    """The cost of idle partitions for the sinks and the engine: cores, and rows per second."""
 
     sinks: float
     engine: float

@@ -3,7 +3,7 @@
 The baselines of the machine are measured in the same run and at the same rate: a bare producer with
 the client's settings, a bare transactional hop, the same reader. One hop commits back to back, the
 other at the processor's commit interval. Sender, hop or processor, and
-reader are processes of their own. The sender is an open loop; if the machine is too busy, its delay
+reader are separate processes. The sender is an open loop; if the machine is too busy, its delay
 is reported. The first seconds of each measurement are left out.
 """
 
@@ -107,7 +107,7 @@ def _compare_times(sent: dict[str, float], seen: dict[str, float], warm_up_s: fl
 
 
 def _measure_stage(stack: Stack, bench: Bench, stage: Stage, rate: int, seconds: float, warm_up_s: float) -> Latency:
-    """Measure one rate of one stage on topics of its own."""
+    """Measure one rate of one stage on separate topics."""
     kafka = stack.new_pipeline()
     child = _start_processor(stack, kafka) if stage == "processor" else _start_hop(stack, kafka, stage)
     try:

@@ -1,6 +1,6 @@
-"""(p) One processor with many partitions: what they cost while idle, and latency at a steady rate.
+"""(p) One processor with many partitions: their idle cost, and latency at a steady rate.
 
-An idle partition has live sessions, silent and far from any deadline. Its clock goes on by a tick a
+An idle partition has live sessions, silent and far from any deadline. Its clock moves by a tick a
 second. CPU time is that of the processes, so other load on the machine matters little.
 """
 
@@ -28,7 +28,7 @@ WARM_UP_S, WARM_UP_QUICK_S = 10.0, 1.0
 
 
 class IdleRun(NamedTuple):
-    """What idle partitions cost: cores, and numbers per second."""
+    """The cost of idle partitions: cores, and numbers per second."""
 
     worker: float
     broker: float

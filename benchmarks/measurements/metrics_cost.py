@@ -1,4 +1,4 @@
-"""(u) What metrics cost the full job: beside a processor that counts nothing, in pairs.
+"""(u) The cost of metrics in the full job, compared with a processor that counts nothing, in pairs.
 
 The ordinary processor's page is read once a second, fifteen times as often as Prometheus does by
 default. Within a pair the order changes, so that what drifts falls on both. Only ratios within a

@@ -1,6 +1,6 @@
-"""(x) How long a planned migration freezes a session: from the source's last event to the target's.
+"""(x) The freeze of a planned migration: from the source's last event to the target's first one.
 
-Two real clients, in processes of their own; broker and processor likewise, with their default
+Two real clients, in separate processes; broker and processor likewise, with their default
 settings. Beside them a third client sends 200 events/s. All times are of the log: the broker's
 stamps on events, and the times at which the processor's transactions were acknowledged.
 """
@@ -51,7 +51,7 @@ class _Sent(NamedTuple):
 
 
 class Freezes(NamedTuple):
-    """What one run found; times in ms."""
+    """The findings of one run; times in ms."""
 
     freezes: Sequence[float]
     parts: Sequence[Sequence[float]]  # per migration, in the order of `PARTS`

@@ -1,4 +1,4 @@
-"""(m) A million sessions: recovery, restart in place with RocksDB, and what tombstones cost.
+"""(m) A million sessions: recovery, restart in place with RocksDB, and the cost of tombstones.
 
 A recovery also compares the rows' sum with the position's.
 """

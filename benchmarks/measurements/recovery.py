@@ -1,4 +1,4 @@
-"""(d) Recovery: how fast an empty processor reads 200,000 sessions from the changelog."""
+"""(d) Recovery: the rate at which an empty processor reads 200,000 sessions from the changelog."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""(r) Failover: how long no event is judged if a processor is killed with signal 9 under load.
+"""(r) Failover: the time without a verdict after a processor is killed with signal 9 under load.
 
 Restart: the same instance is started again at once; measured until its first committed batch is
 read. Takeover: another worker runs beside it; measured until a batch of that worker is read from

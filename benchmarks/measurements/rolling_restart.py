@@ -1,4 +1,4 @@
-"""(k) A rolling restart of three processors under load: how long a partition's events wait.
+"""(k) A rolling restart of three processors under load: the waiting time of a partition's events.
 
 Each worker in turn is stopped (SIGTERM) and started again by its name; the next one follows when it
 is ready. A pause is the time between two batches of a partition in the log. Those between batches

@@ -1,4 +1,4 @@
-"""(g) How fast a client sends what a dead process left in its spool.
+"""(g) The rate at which a client sends the events in the spool of a dead process.
 
 A new transport takes over a spool of one dead process, and sends it to a broker on the same
 machine. It ends with the last acknowledgement. No processor runs, and the client sends nothing of

@@ -1,4 +1,4 @@
-"""(t) How fast the control API tells the status of runs and tasks, beside a load of events.
+"""(t) The latency of the control API for the status of runs and tasks, during a load of events.
 
 A client sends events through the processor, at a fixed rate, while another program asks. All
 programs share the machine's cores with the broker.

@@ -1,6 +1,6 @@
-"""(t) How long it takes to start a task: from the call of `start_task` to the id that it returns.
+"""(t) The time to start a task: from the call of `start_task` to the id that it returns.
 
-As `call_latency`. No worker runs: an id says that the request is in the log, and depends on no
+As `call_latency`. No worker runs: an id means that the request is in the log, and depends on no
 task's length.
 """
 

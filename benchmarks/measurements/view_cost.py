@@ -27,7 +27,7 @@ _QUERY_S_MAX = 600.0
 _NEVER: Final = (
     "toDateTime64('2090-01-01 00:00:00', 6, 'UTC') AS retain_until, toDateTime('2105-01-01') AS personal_expires"
 )
-# Of the transaction n: its partition, its number there, its time, and its group.
+# The transaction n: its partition, its number there, its time, and its group.
 _TRANSACTION: Final = (
     f"n % {PARTITIONS} AS p, intDiv(n, {PARTITIONS}) AS k, "
     "toDateTime64('{began}', 6, 'UTC') + toIntervalMillisecond(intDiv(n * {days} * 86400000, {transactions})) AS at, "
@@ -66,7 +66,7 @@ _QUERIES: Final = {
 
 
 class Cost(NamedTuple):
-    """What a query took in all and of the engine's processor time, ms, and what it answered."""
+    """The time of a query and of the engine's processor, ms, and the query's answer."""
 
     elapsed_ms: float
     cpu_ms: float
@@ -142,7 +142,7 @@ def run(bench: Bench) -> list[Result]:
 def check_answers(
     clickhouse: ClickHouseSettings, runs: list[dict[str, Cost]], day: str, rows: int, engine_pid: int
 ) -> None:
-    """Raise `RuntimeError` if a view tells something else than what is stored."""
+    """Raise `RuntimeError` if a view differs from the stored rows."""
     wanted = {"v_usage, a day": rows // DAYS // 5 * 120, "v_integrity, a day": 0}
     for one in runs:
         reported = {

@@ -1,4 +1,4 @@
-"""A program that measures what the heartbeats of many sessions cost their process.
+"""A program that measures the cost of many sessions' heartbeats for their process.
 
     python -m benchmarks.programs.beating --sessions 10000 --seconds 30
 

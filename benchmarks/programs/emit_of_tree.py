@@ -1,4 +1,4 @@
-"""A program that measures what `emit` costs an agent with the client of the tree that it runs in.
+"""A program that measures the cost of `emit` with the client of the tree in which it runs.
 
     python emit_of_tree.py EVENTS RATE
 
@@ -7,8 +7,8 @@ every release of the client has: three verbs of work, in turn, in one session wi
 events per second; 0: as fast as possible.
 
 It prints one line of JSON: µs per call (mean, p50, p99), CPU time per event of the whole process in
-µs, and the file of the client's package, which tells the tree. The exit code is 1 if an event was
-lost.
+µs, and the file of the client's package, which identifies the tree. The exit code is 1 if an event
+was lost.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""A program that measures what a call of the client costs its agent.
+"""A program that measures the cost of a client's call for its agent.
 
     python -m benchmarks.programs.emitting --policy spool|block --events 100000 [--rate 1000]
 

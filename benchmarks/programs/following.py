@@ -5,7 +5,7 @@
 
 Each follower is another process, which this program starts with the ids of the sessions; it follows
 all of them. Each update has the time of its call in the content, so all need the same clock: they
-share the machine. Changes that a follower was notified as part of a later one are `skipped`. The
+share the machine. Changes that a follower received as a part of a later one are `skipped`. The
 first `--warm-up-s` are left out.
 
 It writes a line `sent_ns reported_ns` to FILE for each update that counts and each follower, and
@@ -93,7 +93,7 @@ def make_updates(held: Sequence[Session], rate: float, updates: int) -> float:
 
 
 def _read_reported(reader: "subprocess.Popen[str]") -> list[list[int]]:
-    """Return what a follower was notified, once it has ended. Raises `RuntimeError`."""
+    """Return the updates that a follower received, once it has ended. Raises `RuntimeError`."""
     out, _ = reader.communicate(timeout=_END_S)
     if reader.returncode:
         raise RuntimeError("a version fell, or a follower failed")

@@ -7,7 +7,7 @@ and harness are all of that tree, which may be of another commit. FOLDER is for 
 
 The tree's newest rules judge. It prints one line of JSON: events per second, CPU time per event in
 µs, the version of the rules, the build of the core that runs, and the file of the processor's
-package, which tells the tree.
+package, which identifies the tree.
 """
 
 import inspect
@@ -39,7 +39,7 @@ def main(bootstrap_servers: str, folder: str, events: str, seed: str) -> int:
 
 
 def _core() -> str:
-    """Return which core runs: native or python. A tree that cannot tell has the Python only."""
+    """Return the core that runs: native or python. An old tree has the Python only."""
     try:
         from sessionary.stream_processors.core_build import core_build
     except ImportError:

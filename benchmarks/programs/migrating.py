@@ -3,8 +3,8 @@
     python -m benchmarks.programs.migrating --migrations 220
 
 The other service is another process, which this program starts. An agent sends an event every 5 ms
-into its session until it is reported that the session has left; the migration begins after some of
-them. The other service sends an event as soon as it has the session.
+into its session until the session has left; the migration begins after some of these events. The
+other service sends an event as soon as it has the session.
 
 It prints one line of JSON: `sessions`, the ids in the order in which they moved, and `migrate_ms`,
 for each of them the time from the call of `migrate` to its return. The exit code is 1 if a session

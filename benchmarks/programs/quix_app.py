@@ -1,4 +1,4 @@
-"""How both programs on Quix Streams are configured: exactly once.
+"""The configuration of both programs on Quix Streams: exactly once.
 
 Runs in the environment of benchmarks/harness/peers.py.
 """

@@ -1,4 +1,4 @@
-"""A program that measures how fast a client sends what a dead process left in its spool.
+"""A program that measures the rate at which a client sends the spool of a dead process.
 
     python -m benchmarks.programs.replaying --events 60000
 

@@ -1,4 +1,4 @@
-"""A plot of horizontal bars, as SVG: groups of bars, each group with a scale of its own.
+"""A plot of horizontal bars, as SVG: groups of bars, each group with a separate scale.
 
 A bar ends at the median; the thin line shows the smallest and the largest run. A bar that is more
 than eight times as long as the first one is cut, which a gap shows: the others stay readable.

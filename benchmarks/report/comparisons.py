@@ -1,4 +1,4 @@
-"""What is compared with what: engines, their figures in the results, and which way is better."""
+"""The comparisons: engines, their figures in the results, and the better direction."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Contender(NamedTuple):
 class Comparison(NamedTuple):
     """One plot and one table. The first contender is ours.
 
-    `is_among_ours`: all of them are ours, so none is one to whom we lose.
+    `is_among_ours`: all contenders are ours, so no loss is counted.
     """
 
     name: str
@@ -98,7 +98,7 @@ def _two_workers() -> Comparison:
 
 
 def _beside_base(part: str, title: str, measures: tuple[Measure, ...], figures: tuple[str, ...]) -> Comparison:
-    """Return this commit beside another one; `figures`: by measure, with {} for whose it is."""
+    """Return this commit compared with another; `figures`: by measure, with {} for the owner."""
     contenders = tuple(
         Contender(label, tuple(figure.format(whose) for figure in figures))
         for label, whose in (("this commit", "ours"), ("the other commit", "theirs"))
@@ -156,7 +156,7 @@ def notes_of(comparison: Comparison, result: ResultFile) -> list[str]:
 
 
 def standings(comparison: Comparison, result: ResultFile) -> Iterator[Standing]:
-    """Yield how ours stands beside each other contender in each measure."""
+    """Yield the standing of ours against each other contender in each measure."""
     ours, *others = measured_contenders(comparison, result)
     mine = figures_of(result, ours)
     for other in others:

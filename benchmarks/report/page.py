@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, and what stands between its marks."""
+"""The tables of docs/performance.md, and the text between its marks."""
 
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
@@ -24,7 +24,7 @@ Results = Mapping[str, ResultFile]
 _COLUMNS = 100
 _EQUAL = 1.0
 _MANY = 10.0
-# What is shown of a result's versions, and its name there.
+# The shown versions of a result, and their names in the table.
 _VERSIONS = {
     "python": "python",
     "interpreter_built_with": "built with",
@@ -32,7 +32,7 @@ _VERSIONS = {
     "faust-streaming": "faust-streaming",
 }
 _LETTERS = {part: measurement.letter for measurement in MEASUREMENTS for part in measurement.parts}
-# Of a measurement with a file for each build of the core, this is the one of the pure core.
+# If a measurement has a file for each build of the core: the file of the pure core.
 _PURE_PARTS = {measurement.part("python") for measurement in MEASUREMENTS if measurement.by_build}
 
 
@@ -112,7 +112,7 @@ def _spread_of(figure: Figure) -> str:
 
 
 def _loss_lines(results: Results) -> Iterator[str]:
-    """Yield where another one is better, the widest distance first."""
+    """Yield the comparisons that ours loses, the widest margin first."""
     others = (comparison for comparison in COMPARISONS if not comparison.is_among_ours)
     measured = [comparison for comparison in others if _is_measured(comparison, results)]
     found = [(one, comparison) for comparison in measured for one in standings(comparison, results[comparison.part])]

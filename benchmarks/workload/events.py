@@ -1,15 +1,15 @@
-"""Events made from recorded agent runs: what the client sends for them, multiplied.
+"""Events made from recorded agent runs: the client's events, multiplied.
 
     for event in Workload(agent_runs(bench.options.runs_file), seed=1,
     concurrent=2_000).event_stream(300_000):
         producer.produce(topic, event.value, event.key, headers=event.headers)
 
-The client itself runs each recorded run once, against memory, as the demo's plan says. Only
-outcomes are used that end without a timeout. Verdicts are granted at once, so every epoch is the
-one that the processor will assign. The clean-up request at the end is answered as an agent answers
-it. The events that the client sent are a template. A session is a template with a session id, a
-producer id and event ids of its own. `concurrent` sessions run at a time, with their recorded
-pauses; when one ends, another one begins. The same runs, seed and `concurrent` give the same bytes.
+The client itself runs each recorded run once, against memory, by the demo's plan. Only outcomes are
+used that end without a timeout. Verdicts are granted at once, so every epoch is the one that the
+processor will assign. The clean-up request at the end is answered as an agent answers it. The
+client's events are a template. A session is a template with a new session id, producer id and event
+ids. `concurrent` sessions run at a time, with their recorded pauses; when one ends, another begins.
+The same runs, seed and `concurrent` give the same bytes.
 
 Every event is legal: a processor that reads them in order applies all of them. Limits are wide (an
 inactivity limit of 105 s, the largest that needs no override), so no deadline fires but the one

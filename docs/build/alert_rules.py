@@ -10,7 +10,7 @@ from sessionary.infra.alerts.thresholds import read_thresholds
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "infra" / "prometheus" / "rules.yml"
-# Of the roles that `up` runs; the exporter serves all metrics that are not named here.
+# Jobs of the roles that `up` runs; the exporter serves all metrics that are not named here.
 _JOBS = {"processor": "sessionary-processor", "sink": "sessionary-sink", "client": None}
 
 

@@ -34,14 +34,14 @@ from sessionary.stream_processors.core.session.transitions import COMPLETIONS, C
 
 
 class ClockEffect(Enum):
-    """What an event does to a clock."""
+    """The effect of an event on a clock."""
 
     STARTS = "starts"
     RESTARTS = "begins again"
     PAUSES = "stops until it is resumed"
-    CONTINUES = "goes on with what was left"
+    CONTINUES = "continues with the remaining time"
     ENDS = "ends"
-    LEAVES = "runs on"
+    LEAVES = "keeps running"
     REJECTED = "the event is rejected"
 
 

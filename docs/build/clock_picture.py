@@ -50,11 +50,11 @@ _STYLE = """\
 # The class and the meaning of each effect, in the order of the legend.
 _KINDS = {
     ClockEffect.STARTS: ("starts", "starts the clock"),
-    ClockEffect.RESTARTS: ("restarts", "lets it begin again"),
-    ClockEffect.PAUSES: ("pauses", "stops it for now"),
-    ClockEffect.CONTINUES: ("starts", "it goes on with what was left"),
-    ClockEffect.ENDS: ("ends", "ends it"),
-    ClockEffect.LEAVES: ("leaves", "accepted, moves nothing"),
+    ClockEffect.RESTARTS: ("restarts", "restarts the clock"),
+    ClockEffect.PAUSES: ("pauses", "pauses the clock"),
+    ClockEffect.CONTINUES: ("starts", "resumes the clock"),
+    ClockEffect.ENDS: ("ends", "ends the clock"),
+    ClockEffect.LEAVES: ("leaves", "accepted, moves no clock"),
 }
 # Their signs, around 0 0: shapes instead of letters, as not every font has these.
 _SIGNS = {

@@ -11,8 +11,8 @@ from sessionary.infra.cli.command_tree import ROOT, LateCommand, LateGroup, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 _INTRODUCTION = (
-    f"Every command has `--help`. {EPILOG} An error is one line on stderr. On a terminal rows are a table, "
-    "elsewhere one JSON object per line, as with `--json`."
+    f"Every command has `--help`. {EPILOG} An error is one line on stderr. Rows are a table on a terminal, "
+    "otherwise one JSON object per line, as with `--json`."
 )
 _TOP = f"""# Commands
 
@@ -53,7 +53,7 @@ def commands_page() -> str:
 
 
 def _table(commands: dict[str, TyperCommand]) -> Iterator[str]:
-    yield "| command | it does | options |"
+    yield "| command | effect | options |"
     yield "|---|---|---|"
     for name, command in commands.items():
         arguments = "".join(f" {_argument(each)}" for each in command.params if each.param_type_name == "argument")

@@ -11,12 +11,11 @@ PAGE = ROOT / "docs" / "control_api.md"
 _HEAD = """\
 # Control API
 
-Each processor serves this HTTP API. It answers with the committed state of a session, and says
-whether an event was applied or rejected. The client calls it in `resume`, `recover` and `attach`;
-your own tools may call it too. Operators see every partition's state, open a halted one again,
-decide what to do about the record at which it is halted, and let newer rules begin. `make docs`
-makes this page from the OpenAPI document, which a processor serves as `/openapi.json`; a test
-compares the two.
+Each processor serves this HTTP API, which returns the committed state of a session, and the verdict
+on an event: applied or rejected. The client calls the API in `resume`, `recover` and `attach`; your
+own tools may call it too. Operators list the partitions' states, reopen a halted partition, decide
+on the record that halts it, and activate newer rules. `make docs` generates this page from the
+OpenAPI document, which a processor serves as `/openapi.json`; a test compares the two.
 
 [Settings](settings.md) has the API's address and tokens: `SESSIONARY_API_HOST`,
 `SESSIONARY_API_PORT`, `SESSIONARY_API_TOKENS` and `SESSIONARY_API_TOKENS_FILE`. A request below
@@ -32,13 +31,13 @@ an object:
 ```
 
 - A `reader`, the default, reads the sessions of its tenant.
-- An `operator` sees and retries partitions, decides about halted ones and activates rules. It needs
+- An `operator` lists and retries partitions, decides on halted ones and activates rules, and needs
   no tenant.
 - The `principal` is the caller's name in logs and in the audit trail of decisions, by default the
   tenant's name.
-- The file is read again within a second after it changed. A token in the file wins over the same
-  one in the variable. If the file cannot be used, the tokens that were read last stay in force, and
-  `sessionary_processor_token_file_failures_total` counts.
+- The file is read again within a second after a change. A token in the file takes precedence over
+  the same token in the variable. If the file cannot be used, the tokens that were read last stay in
+  force, and `sessionary_processor_token_file_failures_total` counts the failures.
 
 An error is an `application/problem+json` object with a `reason`.
 """

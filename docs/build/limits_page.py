@@ -25,18 +25,15 @@ PICTURE = ROOT / "docs" / "clocks.svg"
 _BOUNDS = (
     ("a name, an id or a code", f"{limits.NAME_CHARACTERS_MAX:,} characters"),
     ("a text for people, as `message`, `reason`, `detail`", f"{limits.TEXT_CHARACTERS_MAX:,} characters"),
-    ("what the agent works on, as `text`, `content`, `*_json`", f"{limits.CONTENT_CHARACTERS_MAX:,} characters"),
+    ("the agent's content, as `text`, `content`, `*_json`", f"{limits.CONTENT_CHARACTERS_MAX:,} characters"),
     ("the `content` of `message_appended`", f"{limits.MESSAGE_CHARACTERS_MAX:,} characters"),
     ("a list or a map", f"{limits.ITEMS_MAX:,} items"),
     ("a count, a size, a cost or a duration", f"0 to {limits.NUMBER_MAX:,}"),
     ("a session's content as JSON, and a whole event", f"{VALUE_BYTES_MAX:,} bytes"),
-    ("all that the processor keeps of a session", f"{ROW_BYTES_MAX:,} bytes"),
+    ("all data that the processor keeps of a session", f"{ROW_BYTES_MAX:,} bytes"),
     ("open runs of a session", f"{limits.RUNS_OPEN_MAX}"),
-    ("runs at once of a tenant, if runs ask for quotas; runs of it that wait", f"{HOLDERS_MAX:,}; {WAITING_MAX:,}"),
-    (
-        "live sessions of a tenant, if sessions ask for quotas; its sessions that wait",
-        f"{HOLDERS_MAX:,}; {WAITING_MAX:,}",
-    ),
+    ("concurrent runs of a tenant under a quota of runs; its waiting runs", f"{HOLDERS_MAX:,}; {WAITING_MAX:,}"),
+    ("live sessions of a tenant under a quota of sessions; its waiting ones", f"{HOLDERS_MAX:,}; {WAITING_MAX:,}"),
     ("steps, reserved calls, artifacts and turns of a run, or of a session itself", f"{limits.CHILDREN_MAX:,}"),
     ("recoveries of a session", f"{RECOVERY_ATTEMPTS_MAX}"),
     ("the time to live of a migration", f"{limits.MIGRATION_TTL_MS_MIN:,} to {limits.MIGRATION_TTL_MS_MAX:,} ms"),
@@ -51,7 +48,7 @@ def limits_table() -> str:
         low_high = limits.RANGES.get(name)
         allowed = "any" if low_high is None else " to ".join(amount_of(name, value) for value in low_high)
         rows.append(f"| `{name}` | {amount_of(name, default)} | {allowed} | {_clock_of(name)} | {meanings[name]} |")
-    head = "| limit | default | range without override | clock | says |\n|---|---|---|---|---|"
+    head = "| limit | default | range without override | clock | meaning |\n|---|---|---|---|---|"
     return "\n".join([head, *rows])
 
 
@@ -68,7 +65,7 @@ def clocks_table() -> str:
 
 def bounds_table() -> str:
     """Return the table of the bounds of values, without a line end at its end."""
-    return "\n".join(["| what | at most |\n|---|---|", *(f"| {what} | {most} |" for what, most in _BOUNDS)])
+    return "\n".join(["| value | at most |\n|---|---|", *(f"| {what} | {most} |" for what, most in _BOUNDS)])
 
 
 _TABLES: Mapping[str, Callable[[], str]] = {"limits": limits_table, "clocks": clocks_table, "bounds": bounds_table}

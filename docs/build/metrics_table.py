@@ -28,10 +28,10 @@ from sessionary.stream_processors.metrics import Metrics
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "metrics.md"
 ROLES: Final = {
-    "client": "in the agent's process, by `ClientCollector` or `observe_clients`; of a task worker as\n"
-    "`/metrics` at `SESSIONARY_METRICS_PORT`, if that is set",
+    "client": "in the agent's process, by `ClientCollector` or `observe_clients`; by a task worker as\n"
+    "`/metrics` at `SESSIONARY_METRICS_PORT`, if the port is set",
     "processor": "as `/metrics` of the control API",
-    "sink": "as `/metrics` at `SESSIONARY_METRICS_PORT`, if that is set",
+    "sink": "as `/metrics` at `SESSIONARY_METRICS_PORT`, if the port is set",
     "lag": "as `/metrics` of `sessionary serve lag-exporter`, port 9308 by default",
     "integrity": "as `/metrics` of `sessionary serve lag-exporter`",
     "kpi": "as `/metrics` of `sessionary serve lag-exporter`",
@@ -40,28 +40,28 @@ ROLES: Final = {
 _HEAD = """\
 # Metrics
 
-Each role serves its metrics to Prometheus, with `/healthz` (is it alive?) and `/readyz` (does it
-keep up?) beside them. `sessionary up` runs all roles but task workers, that of quotas with
-`--quotas`, and lists their addresses in `<data>/prometheus.json`. `make docs` makes these tables
-from the roles' modules, and a test compares the two.
+Each role serves its metrics to Prometheus, and also `/healthz` (liveness) and `/readyz`
+(readiness). `sessionary up` runs all roles except task workers, the role quotas with `--quotas`,
+and lists the addresses in `<data>/prometheus.json`. `make docs` generates these tables from the
+roles' modules, and a test compares the two.
 
 | role | serves at |
 |---|---|
 | processor | its control API: `SESSIONARY_API_HOST`, `SESSIONARY_API_PORT` |
-| sink, task worker | `SESSIONARY_METRICS_HOST`, `SESSIONARY_METRICS_PORT`, if that is set |
+| sink, task worker | `SESSIONARY_METRICS_HOST`, `SESSIONARY_METRICS_PORT`, if the port is set |
 | lag exporter | `SESSIONARY_METRICS_HOST`, `SESSIONARY_METRICS_PORT`, by default 9308 |
 
-A series exists only while its value is known: that of a partition ends when the partition goes to
-another process. No label has a value from an agent's data, but for tenant and service in the groups
-of `sessionary_lag_*`: `<prefix>.cleanup.<tenant>:<service>` (clean-up handlers),
+A series exists only while its value is known: the series of a partition ends when the partition
+moves to another process. No label has a value from an agent's data, except tenant and service in
+the groups of `sessionary_lag_*`: `<prefix>.cleanup.<tenant>:<service>` (clean-up handlers),
 `<prefix>.task-workers.<tenant>:<service>` and `<prefix>.migration.<tenant>:<service>`. Such a group
-has no members while its service is off, so only tickets are about it; the other groups are the
-pipeline's roles, and page.
+has no members while its service is off, so its alerts are tickets; the other groups are the
+pipeline's roles, and their alerts are pages.
 
-By OpenTelemetry the client's metrics are named `sessionary.client.*`: with dots, without the unit
-at the end, which is the instrument's own. The attributes are the labels.
+In OpenTelemetry the client's metrics are named `sessionary.client.*`, with dots and without the
+unit at the end; the unit is the instrument's. The attributes are the labels.
 """
-_COLUMNS = "| metric | type | labels | unit | says |\n|---|---|---|---|---|\n"
+_COLUMNS = "| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n"
 
 # The unit of a metric by the end of its name without `_total`; the first that matches.
 _UNITS: Final = (
@@ -74,7 +74,7 @@ _UNITS: Final = (
     (r"(_|^)offset$", "offset"),
     (r"^rejected$", "records"),
 )
-# What is counted: the last of these words in a name is its unit.
+# Counted things: the last of these words in a name is its unit.
 _COUNTED: Final = re.compile(
     r"(?:^|_)(accounts|artifacts|batches|blocks|calls|claims|clients|dead_letters|errors|events|failures|findings|followers|tombstones|mismatches|partitions|rebalances|runs"
     r"|records|replays|retries|rows|sessions|outages|ticks|timers|transitions)(?=_|$)"

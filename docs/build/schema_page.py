@@ -12,19 +12,18 @@ _AVRO = ROOT / "schemas" / "sessionary" / "schemas" / "avro"
 _HEAD = """\
 # Events and records
 
-The fields of every event that an agent sends and of every record that a processor writes. `make
-docs` makes this page from the Avro files below `schemas/`, and a test compares the two. The Python
-classes in `sessionary.schemas` have the same names and fields.
+This page lists the fields of every event of an agent and of every record of a processor. `make
+docs` generates the page from the Avro files below `schemas/`, and a test compares the two. The
+Python classes in `sessionary.schemas` have the same names and fields.
 
 Times are integers, in microseconds since the epoch unless a field's name ends in `_ms`. A field
-with a default may be left out. Readers see `UNKNOWN` in place of an enum's symbol that they do not
-know.
+with a default may be left out. Readers see `UNKNOWN` in place of an unknown symbol of an enum.
 """
 _COLUMNS = 100
 _PARTS = (
-    ("events", "Events", "Each has the field `envelope` ([Envelope](#envelope)) beside its own."),
-    ("records", "Records", "What processors write to the topics of their own."),
-    ("common", "Shared types", "The types that the fields above name."),
+    ("events", "Events", "Each event also has the field `envelope` ([Envelope](#envelope))."),
+    ("records", "Records", "Processors write these records to their topics."),
+    ("common", "Shared types", "The fields above refer to these types."),
 )
 
 Schema = dict[str, Any]
@@ -51,7 +50,7 @@ def _type_lines(schema: Schema) -> Iterator[str]:
         return
     fields = [field for field in schema["fields"] if field["name"] != "envelope"]
     if not fields:
-        yield from ("No fields of its own.", "")
+        yield from ("No further fields.", "")
         return
     yield from ("| field | type | default | meaning |", "|---|---|---|---|")
     for field in fields:

@@ -20,9 +20,9 @@ TABLE = ROOT / "docs" / "settings.md"
 _HEAD = """\
 # Settings
 
-Every role reads its settings from `SESSIONARY_*` environment variables. `make docs` makes this
-table from the settings classes, and a test compares the two. Options of a command win over
-variables.
+Every role reads its settings from `SESSIONARY_*` environment variables. `make docs` generates this
+table from the settings classes, and a test compares the two. Options of a command take precedence
+over variables.
 
 | variable | default | roles | meaning |
 |---|---|---|---|
@@ -31,7 +31,7 @@ _ROLES = {"producers": "client", "stream_processors": "processor", "sinks": "sin
 
 
 class Setting(NamedTuple):
-    """One variable: what it means, and to whom."""
+    """One variable, with its meaning and its roles."""
 
     variable: str
     default: str

@@ -30,7 +30,7 @@ ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 TABLE = ROOT / "docs" / "transitions.md"
 _HEAD = """# Transitions of a session
 
-Every transition of the session machine, from `TRANSITIONS` in
+This table lists every transition of the session machine, from `TRANSITIONS` in
 `stream_processors/core/session/transitions.py`. `make docs` writes this page. Events that are
 accepted without a transition are in `ACCEPTED`, in the same module; any other event is rejected.
 
@@ -44,16 +44,16 @@ from the admission; `quota_wait` and `quota_silence` run until then.
 _MIGRATIONS = """
 ## Transitions by a migration
 
-From `core/session/migration.py`. A session in Active, Paused or Timeout may
-be offered to another service (`session_migration_offered`, by its owner or an operator). Once the
-target has loaded it (`session_migration_loaded`), an Active session is held; one in Paused or
-Timeout stays there. If the target accepts the version and the hash that the session has
-(`session_migration_accepted`), it owns the session, at the next epoch: one that was Active is
-Active again, one in Timeout is resumed, one in Paused stays so. A migration is aborted by its
-owner, its target or an operator (`session_migration_aborted`), when its time is over, if the target
-had another state three times, by a take-over, and with the session's end: a session that it held is
-Active again, at the same epoch. Meanwhile `session_resumed` is rejected as `migration_open`. Each
-step is an audit record of the kind `migration`.
+The source is `core/session/migration.py`. A session in Active, Paused or Timeout may be offered to
+another service (`session_migration_offered`, by its owner or an operator). Once the target has
+loaded the session (`session_migration_loaded`), an Active session is held; a session in Paused or
+Timeout stays there. If the target accepts the session's version and hash
+(`session_migration_accepted`), it owns the session, at the next epoch: a held session is Active
+again, a session in Timeout is resumed, a session in Paused stays Paused. A migration is aborted by
+its owner, its target or an operator (`session_migration_aborted`), when its time is over, if the
+target had another state three times, by a take-over, and by the session's end. A session held by an
+aborted migration is Active again, at the same epoch. During a migration `session_resumed` is
+rejected as `migration_open`. Each step is an audit record of the kind `migration`.
 
 """
 
@@ -61,27 +61,26 @@ step is an audit record of the kind `migration`.
 _RUNS = """
 ## Transitions of a run
 
-From `RUN_TRANSITIONS` in `stream_processors/core/run/transitions.py`. `plan_recorded`
-(only if there is no plan), `plan_replaced` (only if there is one), `checkpoint_saved` (the run
-keeps the last one), and any other work or completion that names an open run, leave it in its state.
-Any other event that names a run is rejected, but for the outcome of a reserved tool call, and the
-end of an artifact: these are taken of a finished run too. R15 and R16 are what an unknown call with
-a side effect is for its run; R12's reason is `connection_lost` if nothing was heard of the
-session's agent, else `session_timed_out`. R07 and R11 are rejected as `call_unresolved` while there
-is such a call. If the rules have quotas, R17 and R18 take the place of R01, R02 and R11: the run
-waits until its tenant's quota decides (R19 to R23), and until then R04 is rejected as
-`quota_exceeded`.
+The source is `RUN_TRANSITIONS` in `stream_processors/core/run/transitions.py`. `plan_recorded`
+(only without a plan), `plan_replaced` (only with a plan), `checkpoint_saved` (the run keeps the
+last one), and any other work or completion that names an open run, do not change its state. Any
+other event that names a run is rejected, except the outcome of a reserved tool call, and the end of
+an artifact: these are accepted for a finished run too. R15 and R16 are the effects of an unknown
+call with a side effect on its run; R12's reason is `connection_lost` if the session's agent was
+silent, else `session_timed_out`. R07 and R11 are rejected as `call_unresolved` while there is such
+a call. If the rules have quotas, R17 and R18 replace R01, R02 and R11: the run waits until its
+tenant's quota decides (R19 to R23), and until then R04 is rejected as `quota_exceeded`.
 
 """
 
 _STEPS = """
 ## Transitions of a step
 
-From `STEP_TRANSITIONS` in `stream_processors/core/step/transitions.py`, for events that
-name a run. Attempts are numbered from 1; those of attempt 0 are work that is only reported, as
-`session.llm` and `traced` do. `step_started` needs a run that is started or running. P07: an
-attempt whose event says how long it may take (`limit_ms`) fails after that, with a retryable error
-`model_limit`; its session goes on, and what its caller says of it later is rejected. A
+The source is `STEP_TRANSITIONS` in `stream_processors/core/step/transitions.py`, for events that
+name a run. Attempts are numbered from 1; events of attempt 0 are work that is only reported, as by
+`session.llm` and `traced`. `step_started` needs a run that is started or running. P07: an attempt
+whose event has a time limit (`limit_ms`) fails after this time, with a retryable error
+`model_limit`; the session continues, and later reports of the attempt's caller are rejected. A
 `step_skipped` of a step that succeeded or was skipped changes nothing; any other pair is rejected.
 
 """
@@ -89,8 +88,8 @@ attempt whose event says how long it may take (`limit_ms`) fails after that, wit
 _CALLS = """
 ## Transitions of a reserved tool call
 
-From `CALL_TRANSITIONS` in `stream_processors/core/call/transitions.py`. A call is
-reserved if its `idem_key` is not empty and differs from its `tool_call_id`; any other call is work.
+The source is `CALL_TRANSITIONS` in `stream_processors/core/call/transitions.py`. A call is reserved
+if its `idem_key` is not empty and differs from its `tool_call_id`; any other call is work.
 Tries are numbered from 1. A `tool_call_started` is rejected as `call_in_progress` while the call
 runs, as `call_succeeded` after it succeeded, and as `call_unresolved` if it is unknown and may have
 had a side effect. Any other pair is rejected.
@@ -101,56 +100,56 @@ had a side effect. Any other pair is rejected.
 _ARTIFACTS = """
 ## Transitions of an artifact
 
-From `ARTIFACT_TRANSITIONS` in `stream_processors/core/artifact/transitions.py`. An
-artifact belongs to the run that its events name, or else to the session. A chunk begins at most at
-the number of bytes that there are; the artifact has `offset` + `length` bytes then. `sha256` has 64
-digits, and if there were chunks, `size_bytes` is what they have. An `artifact_created` or
-`artifact_completed` that says the same as the first one changes nothing; one that says something
-else is rejected as `invalid_value`. An event of an artifact that was not created is rejected as
-`unknown_artifact`, any other pair as `illegal_transition`.
+The source is `ARTIFACT_TRANSITIONS` in `stream_processors/core/artifact/transitions.py`. An
+artifact belongs to the run that its events name, or else to the session. A chunk begins at the
+artifact's present size or below; then the artifact has `offset` + `length` bytes. `sha256` has 64
+digits, and after chunks, `size_bytes` is their size. An `artifact_created` or `artifact_completed`
+with the same values as the first one changes nothing; one with other values is rejected as
+`invalid_value`. An event of an artifact that was not created is rejected as `unknown_artifact`, any
+other pair as `illegal_transition`.
 
 """
 
 _MESSAGES = f"""
 ## Turns of a conversation
 
-Each `message_appended` that is applied is a turn of its session. The judge numbers the
-turns from 1, in the order of the log. The last {CONVERSATION_TURNS_MAX} have a row each: a later turn takes the oldest
-one's. A content of more than {MESSAGE_CHARACTERS_MAX:,} characters is rejected as `invalid_value`; what is longer goes
-as an artifact. A replayed message that fills its gap is the next turn.
+Each applied `message_appended` is a turn of its session. The judge numbers the turns from 1, in the
+order of the log. The last {CONVERSATION_TURNS_MAX} turns have a row each: a later turn reuses the oldest turn's row.
+A content of more than {MESSAGE_CHARACTERS_MAX:,} characters is rejected as `invalid_value`; longer contents
+are sent as artifacts. A replayed message that fills its gap is the next turn.
 """
 
 
 _AGENTS = f"""
 ## Agents of a session
 
-`agent_registered` makes the agent that it names (by default the one that sends) a
-member of the session, and its service too. Only the owning service may send it, or the control API
-for an operator (`as_operator`); from others it is `not_member`. A session has at most {AGENTS_MAX}
-agents (`too_many_agents`). One that says the same again changes nothing; another role or service is
+`agent_registered` makes the named agent (by default the sender) a member of the session, and its
+service too. Only the owning service may send the event, or the control API for an operator
+(`as_operator`); any other sender is `not_member`. A session has at most {AGENTS_MAX} agents
+(`too_many_agents`). A repetition with the same values changes nothing; another role or service is
 `invalid_value`.
 
 Only members change the content:
 
 {"".join(f"- `{name}`{chr(10)}" for name in sorted(CONTENT_CHANGES))}
-Of a detached run, `checkpoint_saved` may come from any service. All other work stays open to the
+Any service may send the `checkpoint_saved` of a detached run. All other work stays open to the
 tenant's services.
 
 | `agent_task_updated` | current task | completed tasks |
 |---|---|---|
-| a task, not `completed` | is this one | the current one before, if it is another |
-| a task, `completed` | none, if it was this one | and this one |
-| no task | stands for the current one | |
+| a task, not `completed` | this task | the former current task, if it is another |
+| a task, `completed` | none, if it was this task | also this task |
+| no task | the event refers to the current task | |
 
-Each task of an agent is done once: what begins or completes it again is `task_done`. Each applied
-event makes a snapshot of the agent's state: `to_snapshot_id`, or else the event's id. If it says
-`from_snapshot_id`, that must be the agent's last one (`broken_chain`). A result of at most
+Each task of an agent is done once: an event that begins or completes it again is `task_done`. Each
+applied event makes a snapshot of the agent's state: `to_snapshot_id`, or else the event's id. A
+given `from_snapshot_id` must be the agent's last snapshot (`broken_chain`). A result of at most
 {RESULT_CHARACTERS_MAX:,} characters is shared under `shared_key`, by default the agent's id, `_` and the task.
-`context_synced` notes the giver's snapshot in the taker's row. Both are for the agent's own service
-(of a hand-over: the giver's) and the owning one (`not_member`), and rejected as `unknown_agent` if
-an agent is not registered.
+`context_synced` notes the giver's snapshot in the taker's row. Both events may come from the
+agent's own service (for a hand-over: the giver's) and from the owning service (else `not_member`),
+and are rejected as `unknown_agent` if an agent is not registered.
 
-What an agent sees follows from the roles in the session's row:
+The roles in the session's row decide which results an agent sees:
 
 | role | sees the results of | depends on |
 |---|---|---|

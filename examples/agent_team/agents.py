@@ -28,13 +28,13 @@ def gather_papers(seen: dict[str, list[str]]) -> list[str]:
 
 
 def analyze_papers(seen: dict[str, list[str]]) -> list[str]:
-    """Stand in for a model that reads what the researcher found."""
+    """Stand in for a model that reads the researcher's papers."""
     papers = seen["researcher_1_gather_papers"]
     return [f"insight{number}" for number in range(1, len(papers))]
 
 
 def create_report(seen: dict[str, list[str]]) -> list[str]:
-    """Stand in for a model that writes about what the others found."""
+    """Stand in for a model that writes about the other agents' findings."""
     return [f"{name}: {', '.join(found)}" for name, found in seen.items()]
 
 
@@ -43,7 +43,7 @@ NEXT = {"researcher_1": "analyzer_1", "analyzer_1": "writer_1"}
 
 
 def work(agent_id: str, session_id: str) -> None:
-    """Do the agent's task in a process of its own, and hand over to the next agent."""
+    """Do one agent's task in a separate process, and hand over to the next agent."""
     with SessionClient(tenant_id="acme", service_id=SERVICES[agent_id], agent_id=agent_id) as client:
         session = client.attach(session_id)
         agent, do_task = session.agents.get(agent_id), TASKS[agent_id]
@@ -58,7 +58,7 @@ def work(agent_id: str, session_id: str) -> None:
 
 
 def main() -> None:
-    """Own the session: register the agents and their services, let them work, read the report."""
+    """Own the session: register the agents and their services, start them, read the report."""
     with (
         SessionClient(tenant_id="acme", service_id="press", agent_id="editor") as client,
         client.session(user_id="ada", state={"done": []}) as session,
@@ -71,7 +71,7 @@ def main() -> None:
                 [sys.executable, "-m", "examples.agent_team.agents", agent_id, session.session_id], check=True
             )
         report = session.agents.get("writer_1").view().visible_context["writer_1_create_report"]
-        session.sync()  # adopt what the agents have changed
+        session.sync()  # adopt the agents' changes
         print(*report, sep="\n")
         print("done:", ", ".join(session.state["done"]), "in version", session.version)
         session.complete("reported")

@@ -1,4 +1,4 @@
-"""An asyncio agent whose tools run at once: one in a thread, one in a task of its own.
+"""An asyncio agent that runs two tools at once: one in a thread, one in a task.
 
 python -m examples.asyncio_tools.agent Paris
 """
@@ -12,7 +12,7 @@ from sessionary.producers import AsyncSession, AsyncSessionClient, current_sessi
 
 @traced("tool")
 def read_timetable(city: str) -> str:
-    """Read a file or a database: this blocks, so it runs in a thread."""
+    """Read a file or a database. The call blocks, so it runs in a thread."""
     time.sleep(0.05)
     session = current_session()  # the thread has inherited it
     assert session is not None
@@ -21,7 +21,7 @@ def read_timetable(city: str) -> str:
 
 @traced("tool")
 async def fetch_weather(city: str) -> str:
-    """Ask a service."""
+    """Stand in for a request to a service."""
     await asyncio.sleep(0.05)
     if city == "Atlantis":
         raise LookupError(city)  # reported with the call, and raised
@@ -29,8 +29,8 @@ async def fetch_weather(city: str) -> str:
 
 
 async def plan_trip(session: AsyncSession, city: str) -> str:
-    """Call both tools at once, then let the model write the plan."""
-    async with session.run("trip", input={"city": city}) as run:  # what happens inside belongs to it
+    """Call both tools at once, then ask the model for the plan."""
+    async with session.run("trip", input={"city": city}) as run:  # events of the block belong to the run
         async with asyncio.TaskGroup() as tools:
             train = tools.create_task(asyncio.to_thread(read_timetable, city))
             weather = tools.create_task(fetch_weather(city))
@@ -42,7 +42,7 @@ async def plan_trip(session: AsyncSession, city: str) -> str:
 
 
 async def main(city: str) -> None:
-    """Plan one trip in a session of its own."""
+    """Plan one trip in a new session."""
     async with (
         AsyncSessionClient(tenant_id="acme", service_id="travel", agent_id="planner") as client,
         client.session(user_id="ada", state={"city": city}) as session,

@@ -1,4 +1,4 @@
-"""An agent that goes on where its former process died.
+"""An agent that continues where its former process died.
 
 python -m examples.crash_and_restart.agent session.txt one two three
 
@@ -13,14 +13,14 @@ from sessionary.producers import Session, SessionClient, SessionLost
 
 
 def open_session(client: SessionClient, note: Path) -> Session:
-    """Return the session that the note names, ready for work, or else a new one."""
+    """Return the session that the note names, ready for work, or a new session."""
     if note.exists():
         try:
             session = client.attach(note.read_text().strip())
-        except SessionLost:  # it was archived meanwhile
+        except SessionLost:  # archived meanwhile
             note.unlink()
         else:
-            if session.local_state in ("Timeout", "Paused"):  # the processor waited in vain for us
+            if session.local_state in ("Timeout", "Paused"):  # the former process was silent for too long
                 session.resume("after a restart")
             elif session.local_state == "Error":
                 session.recover("after a restart")
@@ -32,12 +32,12 @@ def open_session(client: SessionClient, note: Path) -> Session:
 
 
 def handle_letter(letter: str) -> None:
-    """Stand in for work that takes a while. It must be safe to repeat."""
+    """Stand in for work that takes a while. The work must be safe to repeat."""
     time.sleep(0.2)
 
 
 def main(note: Path, letters: list[str]) -> None:
-    """Handle each letter once the session does not say that it is done."""
+    """Handle each letter that is not done according to the session's content."""
     with SessionClient(tenant_id="acme", service_id="post", agent_id="clerk") as client:
         with open_session(client, note) as session:
             print("session", session.session_id, "done", *session.state["done"])
@@ -45,7 +45,7 @@ def main(note: Path, letters: list[str]) -> None:
                 if letter not in session.state["done"]:
                     handle_letter(letter)
                     session.update_state({"done": [*session.state["done"], letter]})
-                    session.sync()  # from here on it counts, even if we are killed
+                    session.sync()  # from here on the letter is done, even if the process is killed
                     print("handled", letter)
             session.complete("all letters handled")
         note.unlink()

@@ -1,4 +1,4 @@
-"""A run with two steps and a tool: a process that goes on with it repeats nothing that took effect.
+"""A run with two steps and a tool: a process that resumes the run repeats no effect.
 
 python -m examples.durable_run.agent
 """
@@ -8,7 +8,7 @@ from sessionary.producers import Session, SessionClient, tool
 
 @tool(effect="write", deadline=30)
 def send_message(channel: str, text: str) -> str:
-    """Stand in for a service: a message that is sent twice would be read twice."""
+    """Stand in for a service that delivers each request: two requests are two messages."""
     print("sent to", channel, text)
     return f"{channel}-1"
 
@@ -19,7 +19,7 @@ def search(question: str) -> list[str]:
 
 
 def answer_ticket(session: Session, ticket: str) -> str:
-    """Do the steps of a ticket's run, or those that are left of it."""
+    """Do the remaining steps of a ticket's run."""
     with session.run("answer", run_id=ticket, plan=["search", "notify"], resume=True) as run:
         articles = run.step("search", search, "no network")
         run.result = run.step("notify", send_message, "#ops", articles[0])

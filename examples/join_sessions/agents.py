@@ -1,4 +1,4 @@
-"""Joins a stream of tool invoices with the sessions that they belong to."""
+"""Joins a stream of tool invoices with their sessions."""
 
 import os
 from typing import Any
@@ -11,7 +11,7 @@ PREFIX = os.environ.get("SESSIONARY_TOPIC_PREFIX", "sessionary")
 
 
 class ToolInvoice(faust.Record, serializer="json"):
-    """What a call of a tool cost. The record's key is `tenant_id:session_id`."""
+    """The cost of a tool call. The record's key is `tenant_id:session_id`."""
 
     tool: str
     cost_usd_micros: int

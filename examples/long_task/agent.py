@@ -1,4 +1,4 @@
-"""A long task that a tool starts: the answer is its id, and any process asks for it later.
+"""A long task that a tool starts: the tool returns its id, and any process may ask for it later.
 
 python -m examples.long_task.agent ask m1 10          # prints a text with the task's id
 sessionary serve task-worker --module examples.long_task.agent --tenant acme --service training
@@ -25,7 +25,7 @@ def train(ctx: TaskContext, given: dict[str, Json]) -> dict[str, Json]:
 
 @tool(effect="write")
 def model_training(model_name: str, epochs: int = 10) -> str:
-    """Start to train a model, and return at once what the agent says to its user."""
+    """Start the training of a model, and return at once the agent's answer to the user."""
     session = current_session()
     assert session is not None  # the tool is called in a session's block
     task_id = session.start_task("model_training", {"model_name": model_name, "epochs": epochs}, timeout_s=30)
@@ -38,12 +38,12 @@ def check_task_status(client: SessionClient, task_id: str) -> str:
 
 
 def get_task_results(client: SessionClient, task_id: str) -> str:
-    """Return a task's result as JSON, or why there is none."""
+    """Return a task's result as JSON, or the reason for its absence."""
     return json.dumps(client.get_task_results(task_id))
 
 
 def main(verb: str, name: str, epochs: str = "10") -> None:
-    """Ask for a task, or about one. The process that asked first need not live any more."""
+    """Start a task, or ask about one. The process that started it may have ended."""
     with SessionClient(tenant_id="acme", service_id="training", agent_id="trainer") as client:
         if verb == "ask":
             with client.session(user_id="ada") as session:

@@ -1,4 +1,4 @@
-"""A purchase in three services: its session moves as planned, and is taken over after a crash.
+"""A purchase in three services: the session moves as planned, and is taken over after a crash.
 
 python -m examples.moving_session.services payments
 python -m examples.moving_session.services research
@@ -17,7 +17,7 @@ from sessionary.producers import CleanupRequest, EventRejected, Limits, Rejected
 AGENTS = {"research": "researcher_1", "payments": "analyzer_1", "shipping": "writer_1"}
 ROLES = {"researcher_1": "researcher", "analyzer_1": "analyzer", "writer_1": "writer"}
 QUESTION = "Buy 40 laptops at Nord for 38,000 EUR?"
-# A heartbeat each four seconds: another service may claim the session after eight without one.
+# Heartbeats are 4 s apart: another service may claim the session after 8 s of silence.
 LIMITS = Limits(model_ms=12_000, tool_ms=8_000, network_ms=4_000, override=True)
 _ANSWER_TIME = timedelta(minutes=10)
 _MOVE_S = 120.0
@@ -32,12 +32,12 @@ def say(text: str) -> None:
 
 
 def note_rejected(error: EventRejected) -> None:
-    """Say what a service still sent for a session that it no longer had."""
+    """Print a rejected event of a service that no longer owned the session."""
     say(f"{error.event_type} was rejected: {error.reason}")
 
 
 def research(client: SessionClient) -> str:
-    """Find an offer, have it approved by a person, and move the session; return its id."""
+    """Find an offer, ask a person for approval, and move the session; return the session's id."""
     with client.session(user_id="ada", state={"item": "laptop", "count": 40}, limits=LIMITS) as session:
         say(f"session {session.session_id}")
         for service_id, agent_id in AGENTS.items():
@@ -62,7 +62,7 @@ def research(client: SessionClient) -> str:
 
 
 def work_until_fenced(session: Session) -> None:
-    """Work while the session moves, as its agent would; end once the session is another one's."""
+    """Work as an agent while the session moves, until the session has another owner."""
     try:
         while True:
             session.activity("watching the price")
@@ -72,7 +72,7 @@ def work_until_fenced(session: Session) -> None:
 
 
 def payments(client: SessionClient) -> str:
-    """Take the session as planned, and pay. Kill it while it waits for the bank."""
+    """Accept the session as planned, and pay. Kill the process while it waits for the bank."""
     arrived: queue.SimpleQueue[Session] = queue.SimpleQueue()
     client.accept_migrations(arrived.put)
     say("accepts sessions")
@@ -106,7 +106,7 @@ def shipping(client: SessionClient, session_id: str) -> str:
 
 
 def claim_when_silent(client: SessionClient, session_id: str) -> Session:
-    """Claim a session of another service, as soon as that has been silent for long enough."""
+    """Claim a session of another service as soon as its owner has been silent for long enough."""
     while True:
         try:
             return client.claim(session_id)
@@ -118,7 +118,7 @@ def claim_when_silent(client: SessionClient, session_id: str) -> Session:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be one of the services, until it was asked to free what it held for the session."""
+    """Run one of the services, until it has cleaned up its resources of the session."""
     service_id = arguments[0]
     cleaned_up: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> None:
             session_id = payments(client)
         else:
             session_id = shipping(client, arguments[1])
-        while cleaned_up.get(timeout=_CLEAN_UP_S) != session_id:  # others that the service had before
+        while cleaned_up.get(timeout=_CLEAN_UP_S) != session_id:  # skip earlier sessions of the service
             pass
 
 

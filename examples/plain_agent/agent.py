@@ -1,4 +1,4 @@
-"""A plain agent: a model, a tool, and a session that says what they did.
+"""A plain agent: a model, a tool, and a session that records their work.
 
 python -m examples.plain_agent.agent "How high is the Eiffel tower?"
 """
@@ -10,7 +10,7 @@ from sessionary.producers import Session, SessionClient, traced
 
 
 class ModelAnswer(NamedTuple):
-    """What a model returns."""
+    """The answer of a model, with its tokens."""
 
     text: str
     tokens_in: int
@@ -18,18 +18,18 @@ class ModelAnswer(NamedTuple):
 
 
 def ask_model(prompt: str) -> ModelAnswer:
-    """Stand in for a call of a real model."""
+    """Stand in for a real model."""
     return ModelAnswer("330 m" if "facts:" in prompt else "look_up Eiffel tower", len(prompt) // 4, 5)
 
 
 @traced("tool")
 def look_up(subject: str) -> str:
-    """Say what is known of a subject. Each call is reported in the current session."""
+    """Return the facts about a subject. Each call is reported in the current session."""
     return {"Eiffel tower": "built in 1889, 330 m high"}[subject]
 
 
 def think(session: Session, prompt: str) -> str:
-    """Ask the model, and report what the call cost."""
+    """Ask the model, and report the cost of the call."""
     with session.llm("large") as call:
         answer = ask_model(prompt)
         call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
@@ -38,7 +38,7 @@ def think(session: Session, prompt: str) -> str:
 
 
 def answer_question(session: Session, question: str) -> str:
-    """Let the model choose what to look up, then let it answer."""
+    """Ask the model for the subject, look it up, and ask the model for the answer."""
     _, _, subject = think(session, question).partition(" ")
     facts = look_up(subject)
     session.update_state({"question": question, "facts": facts})
@@ -46,7 +46,7 @@ def answer_question(session: Session, question: str) -> str:
 
 
 def main(question: str) -> None:
-    """ModelAnswer one question in a session of its own."""
+    """Answer one question in a new session."""
     with (
         SessionClient(tenant_id="acme", service_id="library", agent_id="librarian") as client,
         client.session(user_id="ada", state={"question": question}) as session,

@@ -1,9 +1,9 @@
-"""Five steps of a research; the model fails in the fourth. Nothing is downloaded or read twice.
+"""Research in five steps; the model fails in the fourth. Nothing is downloaded or read twice.
 
 python -m examples.research.agent FOLDER SESSION_ID "heat pumps" down    # no model: kill it
-python -m examples.research.agent FOLDER SESSION_ID "heat pumps"         # goes on with the analysis
+python -m examples.research.agent FOLDER SESSION_ID "heat pumps"         # resumes with the analysis
 
-FOLDER holds what was downloaded, SESSION_ID is any UUID.
+FOLDER holds the downloaded papers, SESSION_ID is any UUID.
 """
 
 import sys
@@ -49,12 +49,12 @@ class Model:
     """Stand in for a model, which may be down."""
 
     def __init__(self, *, down: bool = False, patience_s: float = 0.0) -> None:
-        """`down`: it answers nothing; a call waits `patience_s` seconds."""
+        """`down`: `analyze` fails after `patience_s` seconds."""
         self._down = down
         self._patience_s = patience_s
 
     def analyze(self, findings: Sequence[str]) -> str:
-        """Return what findings say. Raises `TimeoutError` if the model is down."""
+        """Return the sum of the findings. Raises `TimeoutError` if the model is down."""
         if self._down:
             print("the model is down", flush=True)
             time.sleep(self._patience_s)
@@ -63,7 +63,7 @@ class Model:
 
 
 def research(session: Session, library: ArtifactLibrary, web: Web, model: Model, topic: str) -> str:
-    """Do the steps of a run, or those that are left of it. A checkpoint says how far each one got.
+    """Do the remaining steps of a run. Each step saves a checkpoint with its progress.
 
     Papers are too large for events: a step returns their references, and the library has them.
     """
@@ -91,7 +91,7 @@ def research(session: Session, library: ArtifactLibrary, web: Web, model: Model,
 
     run_id = str(uuid.uuid5(uuid.UUID(session.session_id), topic))
     with session.run("research", run_id=run_id, input=topic, plan=PLAN, mode="detached", resume=True) as run:
-        if run.last_checkpoint is None:  # no earlier process began it
+        if run.last_checkpoint is None:  # no earlier process began the run
             run.checkpoint("plan_made", "research")
         urls = run.step("search", web.search, topic)
         papers = run.step("download", download, urls)
@@ -102,7 +102,7 @@ def research(session: Session, library: ArtifactLibrary, web: Web, model: Model,
 
 
 def main(folder: str, session_id: str, topic: str, model_is: str = "up") -> None:
-    """Work on one topic, from wherever an earlier process came to."""
+    """Work on one topic, from the point that an earlier process reached."""
     place = Path(folder)
     library = ArtifactLibrary(place / "papers")
     web, model = Web(place / "requests.txt"), Model(down=model_is == "down", patience_s=60)

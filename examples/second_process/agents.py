@@ -1,4 +1,4 @@
-"""Two processes work on one session: the one that owns it, and a helper.
+"""Two processes work on one session: its owner and a helper.
 
 python -m examples.second_process.agents
 """
@@ -10,12 +10,12 @@ from sessionary.producers import SessionClient
 
 
 def start_helper(session_id: str) -> int:
-    """Run the helper as a process of its own, and wait for it."""
+    """Run the helper as a separate process, and wait for it."""
     return subprocess.run([sys.executable, "-m", "examples.second_process.agents", session_id], check=False).returncode
 
 
 def count_words(text: str) -> int:
-    """Stand in for work that deserves a process of its own."""
+    """Stand in for work that deserves a separate process."""
     return len(text.split())
 
 
@@ -31,7 +31,7 @@ def help_session(session_id: str) -> None:
 
 
 def main() -> None:
-    """Own the session: start it, let the helper work, end it."""
+    """Own the session: start it, run the helper, end it."""
     with (
         SessionClient(tenant_id="acme", service_id="press", agent_id="editor") as client,
         client.session(user_id="ada", state={"text": "to be or not to be"}) as session,
@@ -40,7 +40,7 @@ def main() -> None:
         session.sync()  # the helper can find the session from here on
         if start_helper(session.session_id) != 0:
             raise RuntimeError("the helper failed")
-        session.sync()  # adopt what the helper has changed
+        session.sync()  # adopt the helper's changes
         print(session.state["words"], "words, in version", session.version)
         session.update_state({**session.state, "printed": True})
         session.complete("printed")

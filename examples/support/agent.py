@@ -1,10 +1,10 @@
-"""Three agents answer a ticket. A step that failed is tried again; other agents can see why.
+"""Three agents answer a ticket. A failed step is retried; other agents can read the error.
 
-python -m examples.support.agent answer SESSION_ID "no network" 5    # no model for 5 s: it fails
-python -m examples.support.agent watch SESSION_ID                    # another agent looks at it
-python -m examples.support.agent answer SESSION_ID "no network"      # goes on with the answer
+python -m examples.support.agent answer SESSION_ID "no network" 5    # no model for 5 s: this fails
+python -m examples.support.agent watch SESSION_ID                    # another agent reads the run
+python -m examples.support.agent answer SESSION_ID "no network"      # resumes with the answer
 
-SESSION_ID is any UUID. You may also kill it while it waits for the model.
+SESSION_ID is any UUID. The first process may also be killed while it waits for the model.
 """
 
 import sys
@@ -23,12 +23,12 @@ class Model:
     """Stand in for a model, which may be down."""
 
     def __init__(self, *, down: bool = False, patience_s: float = 0.0) -> None:
-        """`down`: it answers nothing; a call waits `patience_s` seconds."""
+        """`down`: `write_answer` fails after `patience_s` seconds."""
         self._down = down
         self._patience_s = patience_s
 
     def classify(self, ticket: str) -> str:
-        """Return what a ticket is about."""
+        """Return a ticket's topic."""
         return "network" if "network" in ticket else "other"
 
     def write_answer(self, context: Document) -> str:
@@ -51,7 +51,7 @@ def run_id_of(session_id: str) -> str:
 
 
 def answer_ticket(session: Session, model: Model, ticket: str) -> str:
-    """Do the steps of a ticket's run, or those that are left of it. Each is an agent's work."""
+    """Do the remaining steps of a ticket's run. Each step is the work of one agent."""
     run_id = run_id_of(session.session_id)
     with session.run("ticket", run_id=run_id, input=ticket, plan=PLAN, mode="detached", resume=True) as run:
         with session.metadata(actor="classifier"):
@@ -64,12 +64,12 @@ def answer_ticket(session: Session, model: Model, ticket: str) -> str:
 
 
 def look_at(client: SessionClient, session_id: str) -> ResumePlan:
-    """Return what a ticket's run has done, and what failed. Sends nothing."""
+    """Return the finished steps of a ticket's run, and the failed ones. Sends nothing."""
     return client.attach(session_id).resume_run(run_id_of(session_id)).resume_plan()
 
 
 def main(verb: str, session_id: str, ticket: str = "", down_s: str | None = None) -> None:
-    """Answer a ticket from wherever an earlier process came to, or look at what it did."""
+    """Answer a ticket from the point that an earlier process reached, or show its progress."""
     agent_id = "supervisor" if verb == "watch" else "support"
     with SessionClient(tenant_id="acme", service_id="support", agent_id=agent_id) as client:
         print("session", session_id, flush=True)

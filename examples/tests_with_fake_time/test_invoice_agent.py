@@ -14,7 +14,7 @@ def agent(sessionary_client: SessionClient) -> InvoiceAgent:
 
 
 def test_an_invoice_is_paid(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
-    """Nothing that the agent does is rejected, even if the person takes 20 hours."""
+    """No event of the agent is rejected, even if the person takes 20 hours."""
     session = agent.open_invoice("2026-17", user_id="u1")
     agent.read_invoice(session)
     agent.ask_person(session)
@@ -27,7 +27,7 @@ def test_an_invoice_is_paid(agent: InvoiceAgent, sessionary_memory: InMemoryTran
 
 
 def test_work_during_a_pause_is_rejected(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
-    """A helper in another process does not know of the pause."""
+    """A helper in another process does not know about the pause."""
     session = agent.open_invoice("2026-17", user_id="u1")
     helper, _ = memory_client(agent_id="helper", memory=sessionary_memory)
     helpers_session = helper.attach(session.session_id)
@@ -38,7 +38,7 @@ def test_work_during_a_pause_is_rejected(agent: InvoiceAgent, sessionary_memory:
 
 
 def test_a_session_without_work_times_out(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
-    """Heartbeats go on, but they are no work: `idle_ms` is ten minutes."""
+    """Heartbeats continue but do not count as work: `idle_ms` is ten minutes."""
     session = agent.open_invoice("2026-17", user_id="u1")
     sessionary_memory.advance(599)
     assert sessionary_memory.view_session(session).state == "Active"
@@ -57,7 +57,7 @@ def test_a_dead_agent_times_out_sooner(agent: InvoiceAgent, sessionary_memory: I
 
 
 def test_a_timed_out_session_is_resumed_in_time(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
-    """Within `grace_ms`, five minutes, the agent may go on."""
+    """The agent may continue within `grace_ms`, five minutes."""
     session = agent.open_invoice("2026-17", user_id="u1")
     agent.read_invoice(session)
     sessionary_memory.advance(600 + 299)
@@ -67,7 +67,7 @@ def test_a_timed_out_session_is_resumed_in_time(agent: InvoiceAgent, sessionary_
 
 
 def test_clean_up_closes_the_files(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
-    """The processor asks for clean-up after a timeout; the agent's answer is judged."""
+    """The processor requests clean-up after a timeout, and judges the agent's answer."""
     session = agent.open_invoice("2026-17", user_id="u1")
     sessionary_memory.advance(601)
     assert agent.open_files == {}
@@ -77,7 +77,7 @@ def test_clean_up_closes_the_files(agent: InvoiceAgent, sessionary_memory: InMem
 
 
 def test_an_update_of_an_older_version_is_rejected(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
-    """Two processes of the service write: the second one has not seen the first one's update."""
+    """Two processes of the service write; the second one has not seen the update of the first."""
     session = agent.open_invoice("2026-17", user_id="u1")
     helper, _ = memory_client(agent_id="helper", memory=sessionary_memory)
     helpers_session = helper.attach(session.session_id)

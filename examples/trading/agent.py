@@ -1,10 +1,10 @@
-"""Four steps that lead to orders; the exchange falls silent in the last one. No order is doubled.
+"""Trading in four steps; the exchange falls silent in the last. No order is placed twice.
 
 python -m examples.trading.agent ORDERS SESSION_ID 2    # silent from the second order on: kill it
-python -m examples.trading.agent ORDERS SESSION_ID      # goes on with the orders
+python -m examples.trading.agent ORDERS SESSION_ID      # resumes with the orders
 
-ORDERS is the file of the exchange, SESSION_ID any UUID. The session handles financial data, so its
-audit trail is kept for seven years.
+ORDERS is the file of the exchange, SESSION_ID is any UUID. The session handles financial data, so
+its audit trail is kept for seven years.
 """
 
 import json
@@ -27,10 +27,10 @@ Work = Callable[[str], None]
 
 
 class Exchange:
-    """Stand in for an exchange: it keeps its orders in a file, with the keys of their requests."""
+    """Stand in for an exchange that keeps orders in a file, with the keys of their requests."""
 
     def __init__(self, path: Path, *, silent_from: int | None = None, patience_s: float = 0.0) -> None:
-        """`silent_from`: from this order on nothing is answered; a request waits `patience_s`."""
+        """`silent_from`: from this order on, requests fail after `patience_s` seconds."""
         self._path = path
         self._silent_from = silent_from
         self._patience_s = patience_s
@@ -63,12 +63,12 @@ class Exchange:
 
 
 def analyse_market(symbols: list[str]) -> dict[str, float]:
-    """Stand in for a model: how much each symbol should gain."""
+    """Stand in for a model; return the expected gain of each symbol."""
     return {symbol: round(0.01 * len(symbol), 2) for symbol in symbols}
 
 
 def recommend(outlook: dict[str, float]) -> list[Order]:
-    """Stand in for a model: what to buy."""
+    """Stand in for a model; return the orders that it recommends."""
     return [{"buy": symbol, "amount": round(1_000 * gain)} for symbol, gain in sorted(outlook.items())]
 
 
@@ -78,9 +78,9 @@ def assess_risk(orders: list[Order]) -> list[Order]:
 
 
 def trade(session: Session, exchange: Exchange, symbols: list[str], work: Work) -> list[Order]:
-    """Do the steps of a run, or those that are left of it; return the orders that were placed.
+    """Do the remaining steps of a run; return the orders that were placed.
 
-    `work` is called with each step's name, and takes its time.
+    `work` is called with each step's name, and stands in for the time that the step needs.
     """
 
     @tool(effect="write", query=exchange.find, retry=Retry(retries=0), deadline=2, wait_s=60)
@@ -108,7 +108,7 @@ def trade(session: Session, exchange: Exchange, symbols: list[str], work: Work) 
 
 
 def main(path: str, session_id: str, silent_from: str | None = None) -> None:
-    """Trade in one session, from wherever an earlier process came to."""
+    """Trade in one session, from the point that an earlier process reached."""
     exchange = Exchange(Path(path), silent_from=int(silent_from) if silent_from else None, patience_s=60)
 
     def work(name: str) -> None:

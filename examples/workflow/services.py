@@ -3,13 +3,13 @@
 python -m examples.workflow.services FOLDER [--ignore-keys] [--hold messages]
 
     GET  /issues/{key}            the issue
-    GET  /articles?query=…        what the knowledge base has on it
+    GET  /articles?query=…        the articles of the knowledge base
     POST /messages                send a message; the header Idempotency-Key names the request
-    GET  /messages?key=…          what was sent for a key, 404 if nothing was
+    GET  /messages?key=…          the message that was sent for a key, or 404
 
-What was sent stays in FOLDER, also if the services are killed. With --ignore-keys a message is sent
-once more for every request, and no key can be asked for: like many services of the world outside.
-With --hold the first answer of that kind is held back, so that there is time to kill who waits.
+Sent messages stay in FOLDER, also if the services are killed. With --ignore-keys every request
+sends a message again, and no key can be asked for: many real services behave like this. With --hold
+the first answer of that kind is held back, which leaves time to kill the waiting process.
 """
 
 import argparse
@@ -40,12 +40,12 @@ class SentMessages:
         return [json.loads(line) for line in self._path.read_text("utf-8").splitlines()]
 
     def find(self, key: str) -> dict[str, Any] | None:
-        """Return the message that was sent for a key, if one was, and if keys are known at all."""
+        """Return the message that was sent for a key; None without one, or if keys are ignored."""
         found = (message for message in self.all() if message["key"] == key)
         return None if self._ignores_keys else next(found, None)
 
     def send(self, key: str, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message, unless one was sent for this key; return the one that was."""
+        """Send a message, unless one was sent for this key; return the sent message."""
         with self._lock:
             if (sent := self.find(key)) is not None:
                 return sent
@@ -60,8 +60,8 @@ class SentMessages:
 class Services(ThreadingHTTPServer):
     """Both services on one port of this machine; `url` is their address.
 
-    `holds`: the first answer of this kind comes a minute later. `say` is notified of it, and of
-    each request to send a message.
+    `holds`: the first answer of this kind is delayed by a minute. `say` gets a line for the delay,
+    and one for each request to send a message.
     """
 
     daemon_threads = True
@@ -76,30 +76,30 @@ class Services(ThreadingHTTPServer):
     ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.sent = SentMessages(folder, ignores_keys=ignores_keys)
-        self.requests: list[str] = []  # of messages to send: their keys
+        self.requests: list[str] = []  # keys of the requests to send a message
         self._holds = holds
         self._say = say
         self._closed = threading.Event()
 
     @property
     def url(self) -> str:
-        """Where the services answer."""
+        """The address of both services."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def note_request(self, key: str) -> None:
-        """Remember that a message is to be sent."""
+        """Record a request to send a message."""
         self.requests.append(key)
         self._say(f"asked to send {key}")
 
     def hold_answer(self, path: str) -> None:
-        """Wait if this is the answer that is to be held back."""
+        """Wait if this answer is the one to hold back."""
         if self._holds is not None and path.startswith(f"/{self._holds}"):
             self._holds = None
             self._say(f"holding the answer of {path.partition('?')[0]}")
             self._closed.wait(_HELD_S)
 
     def server_close(self) -> None:
-        """Let held answers go, and close the port."""
+        """Release held answers, and close the port."""
         self._closed.set()
         super().server_close()
 
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server
 
     def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: the workflow does."""
+        """Print nothing: the workflow prints enough."""
 
     def _answer(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()
@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
 def main() -> None:
     """Answer requests until Ctrl-C."""
     parser = argparse.ArgumentParser(description="Two small HTTP services for the workflow.")
-    parser.add_argument("folder", type=Path, help="where messages are kept")
+    parser.add_argument("folder", type=Path, help="folder for the messages")
     parser.add_argument("--ignore-keys", action="store_true", help="send a message for every request")
     parser.add_argument("--hold", choices=KINDS, help="the kind whose first answer is held back")
     arguments = parser.parse_args()

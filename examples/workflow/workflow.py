@@ -1,4 +1,4 @@
-"""A run of three steps that may be killed anywhere, and started again: no message is sent twice.
+"""A run of three steps that may be killed anywhere and started again. No message is sent twice.
 
 python -m examples.workflow.services /tmp/messages          # prints the services' URL
 python -m examples.workflow.workflow URL SESSION_ID BILL-7  # kill it, and start it again
@@ -21,10 +21,10 @@ Document = dict[str, Any]
 
 
 class Tools:
-    """The tools of the workflow, which ask two services at `url`.
+    """The tools of the workflow, which call two services at `url`.
 
-    With `asks` the messenger can be asked what it has sent. Without, only a person can tell whether
-    a call that was cut off took effect.
+    With `asks` the tool asks the messenger about an interrupted call. Without, only a person can
+    decide whether the call took effect.
     """
 
     def __init__(self, url: str, *, asks: bool = True) -> None:
@@ -62,9 +62,9 @@ def ask_service(url: str, message: Document | None = None, key: str | None = Non
 def open_session(
     client: SessionClient, session_id: str, *, data_classes: Sequence[DataClass] = (), limits: Limits | None = None
 ) -> Session:
-    """Return the session of this id, active: the one of a process that was killed, or a new one.
+    """Return the session of this id, active: that of a killed process, or a new session.
 
-    `data_classes` and `limits` are those of a new one.
+    `data_classes` and `limits` apply to a new session.
     """
     try:
         session = client.attach(session_id, take_over=True)
@@ -78,7 +78,7 @@ def open_session(
 
 
 def triage(session: Session, tools: Tools, issue_key: str) -> Document:
-    """Tell the team of an issue about it; what is done already is not done again."""
+    """Inform the team of an issue. Finished steps are not repeated."""
     run_id = str(uuid.uuid5(uuid.UUID(session.session_id), issue_key))
     given = {"issueKey": issue_key}
     with session.run("triage", run_id=run_id, input=given, plan=PLAN, mode="detached", resume=True) as run:
@@ -91,12 +91,12 @@ def triage(session: Session, tools: Tools, issue_key: str) -> Document:
 
 
 def main(url: str, session_id: str, issue_key: str) -> None:
-    """Work on one issue in one session, from wherever an earlier process came to."""
+    """Work on one issue in one session, from the point that an earlier process reached."""
     with SessionClient(tenant_id="acme", service_id="support", agent_id="triage") as client:
         print("session", session_id)
         try:
             session = open_session(client, session_id)
-        except (Rejected, SessionEnded) as rejection:  # what has ended cannot be taken over
+        except (Rejected, SessionEnded) as rejection:  # an ended session cannot be taken over
             print(f"nothing to do: {rejection}")
             return
         sent = triage(session, Tools(url), issue_key)

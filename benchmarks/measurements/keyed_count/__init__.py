@@ -1,7 +1,7 @@
 """(a) The keyed count in several engines: one changelog record and one output per event.
 
     job          the events of the source topic, and the topics and group of one run
-    engines      how each engine is started
+    engines      the start of each engine
     counting     our job: counts in place of the session fold
     run_ours     the keyed count in our processor
     run_quix     the keyed count in Quix Streams

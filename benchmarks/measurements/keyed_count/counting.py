@@ -31,7 +31,7 @@ _digits_of, _line_of = b"%d".__mod__, b"%b %b".__mod__  # a count; a count's dig
 
 
 class CountedEvents(dict[bytes, int]):
-    """What a batch counted: each event's key, count and value.
+    """The counts of a batch: each event's key, count and value.
 
     It stands where an outcome has rows, and has none itself: counts are counted in place.
     """

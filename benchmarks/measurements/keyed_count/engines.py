@@ -1,4 +1,4 @@
-"""How each engine is started, and the names of its changelog and its group."""
+"""The start of each engine, and the names of its changelog and its group."""
 
 import os
 import sys

@@ -19,7 +19,7 @@ _TIMEOUT_S = 60.0
 
 
 class Job(NamedTuple):
-    """One run of one engine, with a group, an output and a changelog of its own."""
+    """One run of one engine, with a separate group, output and changelog."""
 
     bootstrap_servers: str
     source: str

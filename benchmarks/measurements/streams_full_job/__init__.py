@@ -2,8 +2,8 @@
 
     table           the table of transitions, and the bounds of values, as JSON for the program
     java_program    builds the program; its sources are in java/
-    engines         the log of one round, and how each engine reads it
-    outputs         what the engines wrote, compared record by record
+    engines         the log of one round, and its reading by each engine
+    outputs         the engines' outputs, compared record by record
     compare         the rounds: rates, CPU time and ratios
 
 Both read one log of the same events, from topics that were filled before. The

@@ -123,7 +123,7 @@ def size_results(live: int, events: int, concurrent: int, found: Sequence[tuple[
 
 def _compiler_note(engine: str, runs: Sequence[EngineRun]) -> str:
     amount = statistics.median(one.compiler_cpu_us for one in runs)
-    return f"{engine}: {amount:.1f} µs of its CPU per event are those of Java's compiler, which goes on meanwhile"
+    return f"{engine}: {amount:.1f} µs of the CPU time per event belong to Java's compiler, which still runs"
 
 
 def _name_of(engine: str, live: int) -> str:

@@ -1,7 +1,7 @@
-"""The log of one round, and how each engine reads it.
+"""The log of one round, and its reading by each engine.
 
 A round has one events topic, filled before any engine starts. Our processor writes to the other
-topics of the same pipeline, each program on Kafka Streams to those of a pipeline of its own. All
+topics of the same pipeline, each program on Kafka Streams to those of a separate pipeline. All
 have the same live sessions in their changelogs.
 """
 

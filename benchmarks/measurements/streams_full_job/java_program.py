@@ -1,4 +1,4 @@
-"""Builds the full job in Kafka Streams, and tells how it is started.
+"""Builds the full job in Kafka Streams, and returns its command line.
 
 The classes of records are made from the schemas by Avro's own compiler, as
 its plugins for Maven and Gradle do. The build is below build/peers, and is made again if a source

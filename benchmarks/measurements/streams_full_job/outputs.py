@@ -1,7 +1,7 @@
-"""What an engine wrote about the events of a log, and how two engines' outputs differ.
+"""An engine's outputs for the events of a log, and the differences between two engines' outputs.
 
-What comes of ticks, behind the last event, is left out: an engine that runs for longer reads more
-of them. Everything else must be equal, but for the number of the transaction, which only our
+Outputs of ticks, behind the last event, are left out: an engine that runs for longer reads more
+of them. Everything else must be equal, except the number of the transaction, which only our
 processor has.
 """
 

@@ -1,4 +1,4 @@
-"""The table of transitions as JSON, for programs in other languages: so it exists once.
+"""The table of transitions as JSON, for programs in other languages, so that it exists once.
 
 Guards and effects are named after the functions of the table; each program has its own. The bounds
 of an event's values are in the same file. A program judges sessions, their turns and their reserved

@@ -27,7 +27,7 @@ _SESSIONS: Final = (
     Panel(
         "How large is the largest context?",
         "bytes",
-        "Of all sessions that reported one. Target: below 200 MB.",
+        "The largest context that a session reported. Target: below 200 MB.",
         (Query("max(sessionary_kpi_session_context_bytes_max)", "largest"),),
         limit=CONTEXT_BYTES_MAX,
     ),
@@ -50,7 +50,7 @@ _AUDIT: Final = (
     Panel(
         "What do audit records add to the traffic?",
         "percentunit",
-        "Their share of the bytes of all topics that sinks read. Target: below 5 %.",
+        "Share of audit records in the bytes of all topics that sinks read. Target: below 5 %.",
         (Query("max(sessionary_kpi_audit_io_ratio)", "audit"),),
         limit=0.05,
     ),
@@ -59,7 +59,7 @@ _COST: Final = (
     Panel(
         "What do retries after a timeout cost?",
         "percentunit",
-        "Their share of the costs that agents report. Target: below 10 %.",
+        "Share of retries in the costs that agents report. Target: below 10 %.",
         (Query("max(sessionary_kpi_timeout_retry_cost_ratio)", "retries"),),
         limit=0.1,
     ),

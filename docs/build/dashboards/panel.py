@@ -24,10 +24,10 @@ class Panel(NamedTuple):
     Attributes:
         question: The title.
         unit: Grafana's id of the unit, such as `s`, `bytes`, `percentunit` or `short`.
-        description: What it shows, and what to think of it.
-        queries: What is drawn.
+        description: The figure, and its interpretation.
+        queries: The drawn series.
         limit: The required limit, if a requirement gives one.
-        is_floor: Whether values below the limit are wrong; those above it otherwise.
+        is_floor: True if values below the limit are wrong; else those above it are.
     """
 
     question: str

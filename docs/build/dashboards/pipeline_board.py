@@ -14,13 +14,13 @@ _LAG: Final = (
     Panel(
         "How many records is each group behind?",
         "short",
-        "Offsets from the committed one to the log's end. A partition without a commit counts in full.",
+        "Offsets from the committed offset to the log's end. A partition without a commit counts in full.",
         (Query("sum by (group) (sessionary_lag_records)", "{{group}}"),),
     ),
     Panel(
         "When will each group have caught up?",
         "s",
-        "Time until the lag is gone at the present rates. No line: there is no lag, or it does not shrink.",
+        "Time until the lag ends at the present rates. No line: there is no lag, or it does not shrink.",
         (Query("max by (group) (sessionary_lag_catch_up_seconds)", "{{group}}"),),
     ),
     Panel(
@@ -52,20 +52,20 @@ _TRUST: Final = (
     Panel(
         "Is a row missing or doubled?",
         "short",
-        "Findings of v_integrity. `sessionary integrity check` names the rows, `integrity repair` brings them back.",
+        "Findings of v_integrity. `sessionary integrity check` names the rows, `integrity repair` restores them.",
         (Query("sum by (table) (sessionary_integrity_findings)", "{{table}}"),),
         limit=1,
     ),
     Panel(
         "How old is the last check of integrity?",
         "s",
-        "It grows while ClickHouse does not answer. Checks are five minutes apart by default.",
+        "The age grows while ClickHouse does not answer. Checks are five minutes apart by default.",
         (Query("time() - min(sessionary_integrity_checked_timestamp_seconds)", "age"),),
     ),
     Panel(
         "Do Kafka and ClickHouse answer?",
         "bool_yes_no",
-        "Whether they answered the exporter's last question.",
+        "Answers to the exporter's last query.",
         (
             Query("min(sessionary_lag_broker_up)", "Kafka"),
             Query("min(sessionary_lag_clickhouse_up)", "ClickHouse"),
@@ -80,14 +80,14 @@ _TRUST: Final = (
     Panel(
         "Are expired artifacts still served?",
         "short",
-        "Artifacts that expired a day ago, and that no sweep has marked: `sessionary artifact sweep` does.",
+        "Artifacts that expired a day ago, and that no sweep has marked: run `sessionary artifact sweep`.",
         (Query("max(sessionary_clickhouse_artifacts_overdue)", "artifacts"),),
         limit=1,
     ),
     Panel(
         "Which partitions does a processor hold up?",
         "short",
-        "Halted partitions by reason. `sessionary partition list` says why, docs/operate/halts.md what helps.",
+        "Halted partitions by reason. `sessionary partition list` has details, docs/operate/halts.md the remedies.",
         (Query("sum by (reason) (sessionary_processor_partitions_halted)", "{{reason}}"),),
         limit=1,
     ),
@@ -112,7 +112,7 @@ _CLIENTS: Final = (
     Panel(
         "How much waits in the clients?",
         "bytes",
-        "Bytes of spools. They grow while Kafka is away, and go when it is back.",
+        "Bytes of spools. They grow while Kafka is away, and shrink when it is back.",
         (Query("sum(sessionary_client_spool_bytes)", "spools"),),
     ),
     Panel(
@@ -133,13 +133,13 @@ _CLIENTS: Final = (
     Panel(
         "Which clients have no spool?",
         "short",
-        "Clients by the policy in force: all but those of spool lose what they cannot send when they die.",
+        "Clients by the policy in force: without the policy spool, a client that dies loses its unsent events.",
         (Query("sum by (policy) (sessionary_client_policy_clients)", "{{policy}}"),),
     ),
 )
 PIPELINE: Final = Board(
     "pipeline",
     "pipeline",
-    "Is the pipeline keeping up, and is anything lost? What to open first.",
+    "Is the pipeline keeping up, and is anything lost? Open this board first.",
     (Row("Lag", _LAG), Row("Trust", _TRUST), Row("Clients", _CLIENTS)),
 )

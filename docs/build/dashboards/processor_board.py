@@ -20,19 +20,19 @@ _WORK: Final = (
     Panel(
         "Does a sender speak for another one?",
         "cps",
-        "Rejected events per second that suggest it (security).",
+        "Rejected events per second that suggest an impersonation (security).",
         (Query(f'sum(rate(sessionary_processor_rejected_total{{security="true"}}[{RATE_INTERVAL}]))', "rejected"),),
     ),
     Panel(
         "How old is the input?",
         "s",
-        "Age of the first record that is not committed, by the processors' own measure; the worst partition.",
+        "Age of the first uncommitted record, by the processors' own measure; the worst partition.",
         (Query("max by (instance) (sessionary_processor_lag_seconds)", "{{instance}}"),),
     ),
     Panel(
         "How long does a transaction take?",
         "s",
-        "From its start to its acknowledgement: 19 of 20, and the median.",
+        "From the start to the acknowledgement: 19 of 20, and the median.",
         (
             Query(quantile_of(0.95, "sessionary_processor_commit_seconds"), "95 %"),
             Query(quantile_of(0.5, "sessionary_processor_commit_seconds"), "50 %"),
@@ -96,7 +96,7 @@ _TIME: Final = (
     Panel(
         "How many deadlines are overdue?",
         "short",
-        "Deadlines that are past and did not fire.",
+        "Deadlines that have passed and did not fire.",
         (Query("sum by (instance) (sessionary_processor_timers_due)", "{{instance}}"),),
     ),
     Panel(

@@ -68,19 +68,19 @@ _STATE: Final = (
     Panel(
         "How much state do processors hold?",
         "bytes",
-        "Bytes of rows, by layer: rows of sessions, contents apart from them, tombstones.",
+        "Bytes of rows, by layer: rows of sessions, separate contents, tombstones.",
         (Query("sum by (layer) (sessionary_processor_stored_bytes)", "{{layer}}"),),
     ),
     Panel(
         "How much does the largest tenant store?",
         "bytes",
-        "Bytes of its records in ClickHouse: history, audit and rejected. `v_stored_bytes` tells whose they are.",
+        "Bytes of its records in ClickHouse: history, audit and rejected. `v_stored_bytes` names the tenant.",
         (Query("max(sessionary_clickhouse_tenant_bytes_max)", "largest tenant"),),
     ),
     Panel(
         "How large is the largest context?",
         "bytes",
-        "Of all sessions that reported one in the last hour.",
+        "The largest context that a session reported in the last hour.",
         (Query("max(sessionary_kpi_session_context_bytes_max)", "largest"),),
         limit=CONTEXT_BYTES_MAX,
     ),
@@ -93,7 +93,7 @@ _STATE: Final = (
     Panel(
         "How many archived sessions are remembered?",
         "short",
-        "Tombstones: by them late events of an archived session are known. They expire.",
+        "Tombstones, which reveal late events of an archived session. They expire.",
         (Query("sum(sessionary_processor_tombstones)", "tombstones"),),
     ),
 )
@@ -107,13 +107,13 @@ _RUNS: Final = (
     Panel(
         "What became of reserved tool calls?",
         "short",
-        "Calls by state. unknown: they wait for people; `sessionary call unknown` shows them.",
+        "Calls by state. unknown: the calls wait for people; `sessionary call unknown` shows them.",
         (Query("sum by (state) (sessionary_processor_tool_calls)", "{{state}}"),),
     ),
     Panel(
         "How many runs and sessions wait for quotas?",
         "short",
-        "Claims by state. waiting: no slot is free; granted, taken: they hold one.",
+        "Claims by state. waiting: no slot is free; granted, taken: the claim holds a slot.",
         (
             Query("sum by (state) (sessionary_processor_quota_claims)", "runs {{state}}"),
             Query("sum by (state) (sessionary_processor_session_claims)", "sessions {{state}}"),
@@ -123,7 +123,7 @@ _RUNS: Final = (
     Panel(
         "How many attached runs are open?",
         "short",
-        "Each holds a connection of its agent open.",
+        "Each attached run holds a connection of its agent open.",
         (Query("sum(sessionary_processor_attached_runs)", "runs"),),
     ),
     Panel(

@@ -28,13 +28,13 @@ _LAG: Final = (
     Panel(
         "How long has each sink's oldest record waited?",
         "s",
-        "Age of the oldest record that has not landed; the worst partition.",
+        "Age of the oldest record without a stored row; the worst partition.",
         (Query("max by (sink) (sessionary_sink_lag_seconds)", "{{sink}}"),),
     ),
     Panel(
         "How many records is each sink behind?",
         "short",
-        "Offsets from the landed one to the log's end.",
+        "Offsets from the landed offset to the log's end.",
         (Query("sum by (sink) (sessionary_sink_lag_records)", "{{sink}}"),),
     ),
     Panel(
@@ -55,7 +55,7 @@ _FAULTS: Final = (
     Panel(
         "Does a partition wait for an operator?",
         "short",
-        "Blocked partitions, by reason. The other partitions go on.",
+        "Blocked partitions, by reason. The other partitions continue.",
         (
             Query(
                 "sum by (sink, partition, reason) (sessionary_sink_partition_blocked)",
@@ -94,7 +94,7 @@ _FAULTS: Final = (
     Panel(
         "How old was the last replayed block?",
         "s",
-        "Time from its declaration to its replay.",
+        "Time from the block's declaration to its replay.",
         (Query("max by (sink) (sessionary_sink_replay_age_seconds)", "{{sink}}"),),
     ),
 )

@@ -14,7 +14,7 @@ class OperatorSettings(EnvSettings):
     """Access of the operators' commands to the control API."""
 
     control_url: str | None = Field(
-        None, description="control API of any processor, for example http://127.0.0.1:8600; partition and doctor ask it"
+        None, description="control API of any processor, for example http://127.0.0.1:8600; partition and doctor use it"
     )
     control_ca_location: str | None = Field(
         None, description="file of the certificate authority of an https control API; by default the system's"
@@ -23,7 +23,7 @@ class OperatorSettings(EnvSettings):
         None, description="bearer token with the role operator, for partition and doctor"
     )
     quotas_url: str | None = Field(
-        None, description="control API of any worker of the role quotas; doctor asks it for that role's partitions"
+        None, description="control API of any worker of the role quotas; doctor checks the role's partitions there"
     )
 
 
@@ -33,25 +33,25 @@ class LagSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings, ArtifactS
     lag_interval_s: float = Field(1.0, description="time in seconds between two samples of lag-exporter", ge=0.1, le=60)
     lag_window_s: float = Field(
         60.0,
-        description="time in seconds by which lag and lag-exporter judge a partition's state and rate",
+        description="period in seconds over which lag and lag-exporter compute a partition's state and rate",
         ge=2,
         le=3_600,
     )
     kpi_interval_s: float = Field(
         30.0,
-        description="time in seconds between two questions of lag-exporter for key figures and disks",
+        description="time in seconds between two queries of lag-exporter for key figures and disks",
         ge=1,
         le=3_600,
     )
     kpi_window_s: int = Field(
-        3_600, description="time in seconds until now that lag-exporter's key figures are of", ge=60, le=31 * 86_400
+        3_600, description="period in seconds, until now, of lag-exporter's key figures", ge=60, le=31 * 86_400
     )
     integrity_interval_s: float = Field(
         300.0, description="time in seconds between two checks of integrity by lag-exporter", ge=1, le=86_400
     )
     integrity_window_s: int = Field(
         21_600,
-        description="time in seconds until now whose transactions lag-exporter checks; sessionary integrity check: all",
+        description="period in seconds, until now, in which lag-exporter checks transactions; integrity check: all",
         ge=60,
         le=22 * 86_400,
     )

@@ -107,7 +107,7 @@ def find_quota_faults(quota_workers: int | None, who: str) -> list[Finding]:
     """
     if quota_workers is None:
         return [
-            Finding("Kafka does not tell whether a worker of quotas runs", "read the log of sessionary serve processor")
+            Finding("Kafka does not show whether a worker of quotas runs", "read the log of sessionary serve processor")
         ]
     if quota_workers:
         return []

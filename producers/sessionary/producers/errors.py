@@ -233,7 +233,7 @@ class ProducerConflict(ProducerError):
     def __init__(self, session_id: str, producer_id: str) -> None:
         super().__init__(
             f"session {session_id}: another process uses the producer id {producer_id}, so events of one of them "
-            "were rejected (producer_conflict); this client goes on with a new id. Was the process copied, or a "
+            "were rejected (producer_conflict); this client continues with a new id. Was the process copied, or a "
             "machine restored from a snapshot while it ran?"
         )
         self.session_id = session_id

@@ -23,20 +23,20 @@ MetricName = Literal[
 
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_client_events_total": "Events without heartbeats, by outcome: delivered, dropped (no room), failed "
-    "(given up after an error), expired (too old to be replayed), rejected (delivered ones, as far as the client was "
+    "(given up after an error), expired (too old for a replay), rejected (delivered ones of which the client was "
     "notified).",
-    "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
+    "sessionary_client_delivery_errors_total": "Delivery errors, by reason: librdkafka's name of the error in lower "
     "case, queue_full, spool_full, not_on_disk (an event kept in memory), expired, unreadable_frame or "
     "damaged_segment; control_authentication if the control API refuses the token.",
-    "sessionary_client_spool_damaged_events_total": "Events in the spool that could not be read, so that they are "
+    "sessionary_client_spool_damaged_events_total": "Events in the spool that could not be read and are "
     "lost: a disk or machine failed.",
-    "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that are not given up.",
+    "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that were not given up.",
     "sessionary_client_spool_events": "Events in the spool that Kafka has not acknowledged.",
     "sessionary_client_spool_bytes": "Bytes that the spool holds; delivered events count until their file is cleared.",
-    "sessionary_client_oldest_event_age_seconds": "Seconds since the oldest event that Kafka has not acknowledged was "
+    "sessionary_client_oldest_event_age_seconds": "Seconds since the oldest unacknowledged event was "
     "taken; 0 without one.",
     "sessionary_client_policy_clients": "Clients by the delivery policy in force: spool, block, drop, disabled or (in "
-    "tests) memory. A client of policy spool whose folder cannot be used has drop.",
+    "tests) memory. A client of policy spool without a usable folder has drop.",
 }
 
 LABELS: Final[Mapping[MetricName, tuple[str, ...]]] = {

@@ -336,10 +336,10 @@ class CleanupConsumer(Protocol):
 
 
 PolicyInForce = Literal["spool", "block", "drop", "memory", "disabled"]
-"""What becomes of a client's events.
+"""The policy by which a client's events are delivered.
 
-A delivery policy, which may differ from the one that was set if the spool cannot be used; `memory`
-for clients of tests; `disabled` if the client is turned off.
+It may differ from the configured one if the spool cannot be used. `memory`: a client of tests;
+`disabled`: a client that is turned off.
 """
 
 

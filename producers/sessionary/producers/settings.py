@@ -13,7 +13,7 @@ from sessionary.producers.errors import SpoolUnusable
 from sessionary.schemas.settings import KafkaSettings
 
 DeliveryPolicy = Literal["spool", "block", "drop"]
-"""What happens to an event for which the delivery queue has no room."""
+"""The treatment of an event for which the delivery queue has no room."""
 
 
 _TOKEN = re.compile(r"[!-~]+")
@@ -53,8 +53,8 @@ class ProducerSettings(KafkaSettings):
 
     disabled: bool = Field(
         default=False,
-        description="turn the client off: verbs work in this process, nothing is sent, no thread, no file, no "
-        "connection; resume, recover, sync and attach know this client's own sessions only",
+        description="turn the client off: verbs work in this process, without sending, threads, files or "
+        "connections; resume, recover, sync and attach know this client's own sessions only",
     )
     control_url: str | None = Field(
         None, description="control API, for example http://127.0.0.1:8600; resume, recover, sync and attach need it"
@@ -64,12 +64,12 @@ class ProducerSettings(KafkaSettings):
     )
     api_token: SecretStr | None = Field(None, description="bearer token for the control API; names the tenant")
     delivery_policy: DeliveryPolicy = Field(
-        "spool", description="when the queue is full: spool (to a file, replayed after a crash), block or drop"
+        "spool", description="action on a full queue: spool (to a file, replayed after a crash), block or drop"
     )
     spool_dir: Path | None = Field(
         default_factory=_state_folder,
         description="folder of the spool files, on a disk of this machine; one subfolder per cluster and prefix; in a "
-        "container on a volume that outlives it. If it cannot be used, the client goes on with policy drop",
+        "container on a volume that outlives it. Without a usable folder the client continues with policy drop",
     )
     spool_bytes_max: int = Field(
         256 << 20, description="size of the spool; when it is full, events are dropped and reported", ge=1 << 16
@@ -77,13 +77,13 @@ class ProducerSettings(KafkaSettings):
     queue_bytes_max: int = Field(64 << 20, description="size of the delivery queue in memory", ge=1 << 16)
     block_timeout_s: float = Field(10.0, description="longest wait of policy block", gt=0, le=600)
     delivery_timeout_s: float = Field(
-        120.0, description="policies block and drop give an event up after this; spool never does", ge=1, le=3600
+        120.0, description="time after which policies block and drop give an event up; spool never does", ge=1, le=3600
     )
     verdict_timeout_s: float = Field(30.0, description="longest wait of resume, recover, sync and attach", gt=0, le=600)
     poll_interval_s: float = Field(
         5.0,
-        description="time between two questions to the control API about all live sessions, for on_rejected, "
-        "on_timed_out and on_fenced; less if a session beats more often; 0 asks none",
+        description="time between two polls of the control API about all live sessions, for on_rejected, "
+        "on_timed_out and on_fenced; less if a session sends heartbeats more often; 0: no polls",
         ge=0,
         le=3600,
     )
@@ -96,9 +96,9 @@ class ProducerSettings(KafkaSettings):
     )
     quotas: bool = Field(
         default=False,
-        description="let runs and sessions wait until their tenant's quota admits them; needs the control API. Turn it "
-        "on where these ask for quotas (`sessionary rules list`). For its runs, a session that asked the control API "
-        "goes by its answer",
+        description="make runs and sessions wait until their tenant's quota admits them; needs the control API. Turn "
+        "this on where runs or sessions request slots (`sessionary rules list`). For its runs, a session that asked "
+        "the control API follows the answer",
     )
     quota_wait_s: float = Field(
         600.0, description="longest wait of a run or session for its tenant's quota; then it is cancelled or ends", ge=0
@@ -106,8 +106,8 @@ class ProducerSettings(KafkaSettings):
     journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
     artifacts_url: str | None = Field(
         None,
-        description="where results above 256 KiB are kept: a folder, or a URL that fsspec knows (such as s3://bucket; "
-        "needs the extra `artifacts`). Without it larger results than an event can hold are refused",
+        description="place for results above 256 KiB: a folder, or a URL that fsspec knows (such as s3://bucket; "
+        "needs the extra `artifacts`). Without a place, results that exceed an event are refused",
     )
     trace_events: bool = Field(
         default=False,
@@ -116,7 +116,7 @@ class ProducerSettings(KafkaSettings):
     )
     inherit_in_threads: bool = Field(
         default=True,
-        description="let threads and calls of thread pools inherit the current session, by wrapping Thread.start and "
+        description="pass the current session on to threads and calls of thread pools, by wrapping Thread.start and "
         "ThreadPoolExecutor.submit once in the process",
     )
     handle_sigterm: bool = Field(

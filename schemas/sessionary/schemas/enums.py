@@ -14,7 +14,7 @@ the data is of no such class.
 """
 
 ErrorClass = Literal["UNKNOWN", "retryable", "fatal"]
-"""Whether the failed work may be tried again."""
+"""The kind of an error: whether the failed work may be tried again."""
 
 SessionStateName = Literal["UNKNOWN", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived"]
 """A session's state; ARCHITECTURE.md draws the transitions between the seven."""
@@ -35,13 +35,13 @@ Phase = Literal[
     "releasing",
     "clearing",
 ]
-"""What a session is doing within its state."""
+"""The present activity of a session within its state."""
 
 PauseKind = Literal["UNKNOWN", "manual", "migration", "review"]
-"""Why a session is held."""
+"""The reason for which a session is held."""
 
 StartFailureReason = Literal["UNKNOWN", "invalid_config", "connection_failed", "init_timeout"]
-"""Why a session never became Active."""
+"""The reason for which a session never became Active."""
 
 TerminationReason = Literal[
     "UNKNOWN",
@@ -54,7 +54,7 @@ TerminationReason = Literal[
     "recovery_failed",
     "timeout_cleanup",
 ]
-"""Why a session ended."""
+"""The reason for which a session ended."""
 
 ClockName = Literal[
     "UNKNOWN", "initialisation", "inactivity", "idle", "max_duration", "grace", "hold", "recovery", "archive"
@@ -62,13 +62,13 @@ ClockName = Literal[
 """The clocks that can fire on a session."""
 
 RunMode = Literal["UNKNOWN", "attached", "detached"]
-"""`attached`: the run ends with its session; `detached`: it does not."""
+"""The tie of a run to its session: attached runs end with the session, detached ones do not."""
 
 RunStateName = Literal["UNKNOWN", "queued", "started", "running", "paused", "completed", "failed", "cancelled"]
 """A run's state; docs/transitions.md has the transitions."""
 
 CheckpointKind = Literal["UNKNOWN", "plan_made", "sources_fetched", "tool_calls_done", "draft_made", "published"]
-"""What a run has reached at a checkpoint."""
+"""The point that a run has reached at a checkpoint."""
 
 ArtifactStateName = Literal["UNKNOWN", "open", "complete", "soft_deleted", "purged"]
 """An artifact's state; docs/transitions.md has the transitions."""
@@ -80,28 +80,28 @@ ToolCallStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "unknow
 """A tool call's state; docs/transitions.md has the transitions."""
 
 QuotaName = Literal["UNKNOWN", "concurrent_runs", "live_sessions"]
-"""What a tenant's quota bounds."""
+"""The kind of a tenant's quota: its runs or its sessions."""
 
 QuotaStep = Literal["UNKNOWN", "requested", "taken", "released", "used"]
-"""What became of a claim to a tenant's quota, as its session tells it; or tokens were used."""
+"""A change of a claim to a tenant's quota, as its session reports it; or a use of tokens."""
 
 QuotaClaimState = Literal["UNKNOWN", "waiting", "granted", "taken", "rejected", "over_tokens"]
-"""How a claim to a tenant's quota stands.
+"""The state of a claim to a tenant's quota.
 
 `over_tokens`: it was rejected because of the tenant's tokens.
 """
 
 ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
-"""How an unknown tool call was resolved."""
+"""The resolved outcome of an unknown tool call."""
 
 MigrationStep = Literal["UNKNOWN", "offered", "prepared", "completed", "aborted"]
-"""How far a session's migration to another service is."""
+"""The last step that a session's migration to another service has reached."""
 
 SnapshotEncoding = Literal["UNKNOWN", "full", "delta"]
-"""How a snapshot's state is stored."""
+"""The form in which a snapshot's state is stored."""
 
 Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
-"""How a snapshot's bytes are compressed."""
+"""The compression of a snapshot's bytes."""
 
 AuditKind = Literal[
     "UNKNOWN",
@@ -121,7 +121,7 @@ AuditKind = Literal[
     "migration",
     "quota",
 ]
-"""What an audit record reports."""
+"""The kind of fact that an audit record reports."""
 
 RejectionReason = Literal[
     "UNKNOWN",
@@ -185,4 +185,4 @@ RejectionReason = Literal[
     "unknown_agent",
     "task_done",
 ]
-"""Why an event was rejected; the only list of reasons."""
+"""The reason of a rejection; the only list of reasons."""

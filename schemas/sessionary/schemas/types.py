@@ -39,8 +39,8 @@ class SessionAgent(NamedTuple):
 
     agent_id: str
     role: str
-    service_id: str  # A member of the session by that
-    snapshot_id: str  # The last one of the agent's state
+    service_id: str  # The agent's service, which is a member of the session
+    snapshot_id: str  # The last snapshot of the agent's state
 
 
 class SharedResult(NamedTuple):
@@ -55,7 +55,7 @@ class SharedResult(NamedTuple):
 
 
 class AgentHandover(NamedTuple):
-    """What an agent got from another one of its session."""
+    """A hand-over that an agent received from another agent of its session."""
 
     from_agent_id: str
     from_snapshot_id: str  # The giver's snapshot
@@ -64,12 +64,12 @@ class AgentHandover(NamedTuple):
 
 
 class FencedBeats(NamedTuple):
-    """Whose heartbeats were rejected because their epoch is over.
+    """The producers whose heartbeats were rejected because their epoch is over.
 
     Attributes:
-        epoch: The session's at the time.
-        id_hashes: The producers of which one such heartbeat was rejected in this epoch, at most
-            16: the first 8 bytes of SHA-256 of the id, big-endian and signed.
+        epoch: The session's epoch at the time.
+        id_hashes: The producers with one such heartbeat in this epoch, at most 16: the first 8
+            bytes of SHA-256 of the id, big-endian and signed.
     """
 
     epoch: int
@@ -82,12 +82,12 @@ class Migration(NamedTuple):
     Attributes:
         migration_id: UUID, chosen by the sender of the offer.
         target_service: The service that is to own the session.
-        step: `offered`, `prepared` once the target has loaded the session, and then how it ended.
-        offered_at: When it was offered; log time in ms.
-        ttl_ms: Aborted after so long.
+        step: `offered`, `prepared` once the target has loaded the session, and then the outcome.
+        offered_at: Log time of the offer, in ms.
+        ttl_ms: The migration is aborted after so many ms.
         from_state: The session's state before it was prepared.
-        mismatches: How often the target accepted another state than the session's.
-        reason_code: Why it was aborted; else empty.
+        mismatches: Number of times that the target accepted another state than the session's.
+        reason_code: The reason of the abort; else empty.
     """
 
     migration_id: str
@@ -121,14 +121,14 @@ class Migration(NamedTuple):
 
 
 class ClockRepair(NamedTuple):
-    """A repair of a partition's clock: an operator had it set to the broker's time.
+    """A repair of a partition's clock: the clock was set to the broker's time.
 
     Attributes:
         number: From 1, by partition.
-        until_offset: Records below it do not move the clock: the repair is later than they.
+        until_offset: Records below this offset do not move the clock: the repair is later.
         clock_ms: The time to which the clock was set.
-        shift_ms: How far it was set forward; the times of older rows move with it.
-        back_ms: How far it was set back; later times of older rows become clock_ms.
+        shift_ms: The time by which the clock was set forward; the times of older rows move with it.
+        back_ms: The time by which the clock was set back; later row times become clock_ms.
     """
 
     number: int
@@ -141,11 +141,11 @@ class ClockRepair(NamedTuple):
 class PartitionDecision(NamedTuple):
     """A decision about a partition: an operator's, or the processor's own."""
 
-    event_type: str  # of the decision's audit record
-    at_offset: int  # where the partition was: its audit record has the same source_offset
-    first_offset: int | None  # that it is about; None if it is about none
+    event_type: str  # event type of the decision's audit record
+    at_offset: int  # the partition's offset; the audit record has the same source_offset
+    first_offset: int | None  # first offset that the decision covers; None if it covers none
     last_offset: int | None
-    clock_ms: int  # the partition's clock after it
+    clock_ms: int  # the partition's clock after the decision
     principal: str
 
 
@@ -153,9 +153,9 @@ class Question(NamedTuple):
     """A question that a session waits with, in state Paused.
 
     Attributes:
-        question_id: Id of the event that asked.
+        question_id: Id of the event that asked the question.
         text: The question, for people.
-        answer_ms: For so long it may be answered, from the pause on. Then it is denied.
+        answer_ms: Time for an answer, in ms from the pause on; then the question is denied.
     """
 
     question_id: str
@@ -164,13 +164,13 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How a session's last question ended.
+    """The answer to a session's last question.
 
     Attributes:
-        question_id: The question's.
-        approved: False if it was denied, or not answered in time.
+        question_id: The question's id.
+        approved: False if the question was denied, or not answered in time.
         reason_code: `approved`, `denied` or `expired`.
-        by: The principal who answered; empty if it expired.
+        by: The principal that answered; empty if the question expired.
         text: The answer's text, for people.
     """
 
@@ -185,10 +185,10 @@ class RunQuota(NamedTuple):
     """A run's claim to a slot of its tenant's quota.
 
     Attributes:
-        offset: The offset of the event that asked; with session and run it names the claim.
-        event_type: Type of that event: the change that the grant allows.
-        event_id: Its id.
-        granted: Whether the run has the slot; else it waits.
+        offset: The offset of the requesting event; with session and run it names the claim.
+        event_type: Type of the requesting event: the change that the grant allows.
+        event_id: Id of the requesting event.
+        granted: True if the run has the slot; else the run waits.
     """
 
     offset: int
@@ -203,8 +203,8 @@ class SessionQuota(NamedTuple):
     Attributes:
         offset: The offset of the event that created the session; with the session it names the
             claim.
-        event_id: Its id.
-        granted: Whether the session has the slot; else it waits.
+        event_id: Id of this event.
+        granted: True if the session has the slot; else the session waits.
     """
 
     offset: int
@@ -216,24 +216,25 @@ class QuotaClaim(NamedTuple):
     """A claim to a tenant's quota that has not ended."""
 
     session_id: str
-    run_id: str  # Empty if the session itself asked
-    offset: int  # Of the event that asked, in its session's partition
+    run_id: str  # Empty if the session itself requested the slot
+    offset: int  # Offset of the requesting event, in its session's partition
     state: QuotaClaimState
 
 
 class RuleSet(NamedTuple):
-    """The rules that a partition is judged by.
+    """The rules by which a partition is judged.
 
     Attributes:
         version: From 1; each version is described in ARCHITECTURE.md.
-        row_bytes_max: A row's key and value; an event that would make it larger is rejected.
-        finished_run_days: For so long a run that begins by these rules can be read after its end.
-        output_bytes_max: An audit record, or a request to a service; a longer one is cut.
-        rejected_bytes_max: A rejected record, in the same way.
-        quotas: Whether runs that begin ask for their tenant's quota.
-        session_quotas: Whether sessions that are created ask for their tenant's quota.
-        resume_ms: For so long after it failed a run may be resumed.
-        token_quotas: Whether the quotas that are asked for are notified of used tokens.
+        row_bytes_max: Limit of a row's key and value; an event that would exceed it is rejected.
+        finished_run_days: Days for which a run under these rules can be read after its end.
+        output_bytes_max: Limit of an audit record, and of a request to a service; a longer one is
+            truncated.
+        rejected_bytes_max: Limit of a rejected record; a longer one is truncated.
+        quotas: True if runs that begin request a slot of their tenant's quota.
+        session_quotas: True if created sessions request a slot of their tenant's quota.
+        resume_ms: Time after its failure in which a run may be resumed.
+        token_quotas: True if used tokens are reported to the quotas that are in use.
     """
 
     version: int
@@ -251,8 +252,8 @@ class AnnouncedRules(NamedTuple):
     """Rules that begin with the partition's next record of `RulesActivation`.
 
     Attributes:
-        from_offset: Where the partition was at the announcement; they begin there or later.
-        principal: Who activated them.
+        from_offset: The partition's offset at the announcement; the rules begin there or later.
+        principal: The principal that activated the rules.
     """
 
     version: int
@@ -274,16 +275,16 @@ class AnnouncedRules(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The last checkpoint of a run: how far it got. What it holds is in its event.
+    """The last checkpoint of a run, without its data, which are in the event.
 
     Attributes:
         checkpoint_id: Its id.
         operation: The run's operation at the time.
-        at: When it was saved, ms of log time.
+        at: Log time of the checkpoint, ms.
         kind: The point that the run has reached, if it is one of the usual points.
         stage: The operation's stage.
         processed_count: Items done.
-        last_item_id: The last of them.
+        last_item_id: The last done item.
         bytes_written: Bytes written.
     """
 
@@ -319,11 +320,11 @@ class ErrorInfo(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits that a session asks for; None means the default (`sessionary.schemas.limits`).
+    """Limits that a session requests; None means the default (`sessionary.schemas.limits`).
 
-    Name only what differs: `Limits(idle_ms=600_000)`. Fields that end in `_ms` are milliseconds,
-    `context_limit_bytes` is bytes. A value outside its recommended range needs `override=True`, and
-    is reported in the audit trail.
+    Name only values that differ: `Limits(idle_ms=600_000)`. Fields that end in `_ms` are
+    milliseconds, `context_limit_bytes` is bytes. A value outside its recommended range needs
+    `override=True`, and is reported in the audit trail.
 
     Attributes:
         init_ms: Longest time in Idle, from creation to start.
@@ -372,7 +373,7 @@ class Snapshot(NamedTuple):
         context: The model's context, if it is stored with the state.
         content_hash: SHA-256 of `state_json` in UTF-8, as hex.
         encoding: `full` for the whole state, `delta` for the changes since the parent.
-        compression: How the stored bytes are compressed.
+        compression: The compression of the stored bytes.
     """
 
     snapshot_id: str
@@ -386,12 +387,12 @@ class Snapshot(NamedTuple):
 
 
 class CleanupAction(NamedTuple):
-    """One step of a clean-up, and whether it was done.
+    """One step of a clean-up, with its success.
 
     Attributes:
         action: Name of the step, as the request has it.
-        done: False if it failed; `detail` says why.
-        at: When it ended; µs since the epoch.
+        done: False if it failed; `detail` has the reason.
+        at: Time of the end; µs since the epoch.
         detail: Details, for people.
     """
 
@@ -434,26 +435,26 @@ class SeqRange(NamedTuple):
 
 
 class ProducerLedger(NamedTuple):
-    """What is known of one producer's sequence numbers in one session."""
+    """The sequence numbers of one producer in one session."""
 
     producer_id: str
     last_seq: int
-    missing: Sequence[SeqRange] = ()  # Jumped over, oldest first
-    epoch: int = 0  # The session's at its last event
-    last_at: int = 0  # Log time of its last event, ms
-    inexact_to: int = 0  # Numbers up to it may have been applied although `missing` has them
+    missing: Sequence[SeqRange] = ()  # Skipped numbers, oldest first
+    epoch: int = 0  # The session's epoch at the producer's last event
+    last_at: int = 0  # Log time of the producer's last event, ms
+    inexact_to: int = 0  # Numbers up to this one may have been applied although `missing` has them
     # Hashes of the ids of its last events, two bytes for each number, the last one last; zero if
     # the number has no event.
     recent_ids: bytes | None = None
-    offsets: Sequence[int] = ()  # Of its last 8 events: the newest, then how far each older one is before
+    offsets: Sequence[int] = ()  # Offsets of the last 8 events: the newest, then the distance to each older one
 
 
 class ForgottenProducer(NamedTuple):
-    """What is left of a producer that the ledger had no room for."""
+    """The remains of a producer that was dropped from the ledger for lack of room."""
 
     id_hash: int  # The first 8 bytes of SHA-256 of its id, big-endian and signed
     last_seq: int
-    epoch: int  # The session's at its last event
+    epoch: int  # The session's epoch at the producer's last event
 
 
 class Rejection(NamedTuple):
@@ -465,7 +466,7 @@ class Rejection(NamedTuple):
 
 
 class Cleanup(NamedTuple):
-    """A clean-up that was requested."""
+    """A requested clean-up."""
 
     cleanup_id: str
     requested_at: int  # Log time, ms
@@ -473,7 +474,7 @@ class Cleanup(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """What every event carries.
+    """The fields that every event carries.
 
     Attributes:
         event_id: UUID, the event's identity; also its CloudEvents id.
@@ -485,19 +486,19 @@ class Envelope(NamedTuple):
         agent_id: The agent that works in the session.
         agent_role: Its role, if there are several.
         service_id: The service that sends the event.
-        actor: Name of the principal who asked for it; never a token.
+        actor: Name of the principal that requested the event; never a token.
         epoch: The session's epoch as the client knows it; only processors raise it.
         producer_id: UUID of the client process.
         producer_seq: Number per session and producer, from 1; 0 for types without one.
-        run_id: The run that it belongs to, if any.
-        run_seq: Number within the run, as the client counts; kept, not believed.
-        step_id: The step that it belongs to, if any.
-        causation_id: Id of the event that caused it, if any.
-        occurred_at: The agent's clock in µs since the epoch: reported, never judged by.
+        run_id: The event's run, if any.
+        run_seq: Number within the run, as the client counts; stored, not trusted.
+        step_id: The event's step, if any.
+        causation_id: Id of the event that caused this one, if any.
+        occurred_at: The agent's clock in µs since the epoch: reported, never used by the judge.
         data_classes: Classes of the data that the session handles from now on.
         context_bytes: Size of the model's context, in bytes.
         server_version: Version of the agent's server.
-        protocol_version: Version of the protocol that it speaks.
+        protocol_version: Version of the agent's protocol.
     """
 
     event_id: str

@@ -37,8 +37,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_sink_dead_letters_total": "Records that the sink could not store.",
     "sessionary_sink_retries_total": "Failed attempts that are repeated, by reason.",
     "sessionary_sink_blocked": "1 while the sink waits for an operator, else 0, by reason.",
-    "sessionary_sink_partition_blocked": "1 while a partition waits for an operator and the others go on, by partition "
-    "and reason.",
+    "sessionary_sink_partition_blocked": "1 while a partition waits for an operator and the others continue, by "
+    "partition and reason.",
     "sessionary_sink_replay_age_seconds": "Seconds from the declaration of the last replayed block to its replay.",
     "sessionary_sink_deduplication_window_used": "Entries that ClickHouse's deduplication window got from the last "
     "replayed block's declaration to its replay, as a share of the window; from 1 on rows may be stored twice until "
@@ -46,8 +46,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_sink_landed_offset": "Offset below which every record is in ClickHouse, by partition.",
     "sessionary_sink_lag_records": "Offsets from the landed offset to the log's end, by partition; 0 if only "
     "transaction markers follow.",
-    "sessionary_sink_lag_seconds": "Seconds since the oldest record that has not landed was appended, by partition; "
-    "a tick or heartbeat counts from the end of its wait; at least, if the partition cannot be read; 0 without a lag.",
+    "sessionary_sink_lag_seconds": "Seconds since the oldest record without a stored row was appended, by partition; "
+    "a tick or heartbeat counts from the end of its delay; a lower bound for an unreadable partition; 0 without a lag.",
     "sessionary_sink_insert_seconds": "Seconds that one insert took.",
 }
 

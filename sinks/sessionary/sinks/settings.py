@@ -19,8 +19,8 @@ class IdleSettings(EnvSettings):
     # At most what `v_integrity` allows for.
     sink_idle_seconds: float = Field(
         60.0,
-        description="longest time in seconds that ticks and heartbeats (in batches: what only ticks made) wait for "
-        "their block if nothing else comes; 0: they go as other records do",
+        description="longest time in seconds that ticks and heartbeats (in batches: transactions of ticks only) "
+        "wait for their block without other records; 0: they are written like other records",
         ge=0,
         le=60,
     )
@@ -31,7 +31,7 @@ class ArtifactSettings(EnvSettings):
 
     retention_artifacts_days: int = Field(
         30,
-        description="days after which an artifact is marked as deleted and not served any more; its body is removed a "
+        description="days after which an artifact is marked as deleted and no longer served; its body is removed a "
         "week later; applied by artifacts sweep",
         ge=7,
         le=30,
@@ -39,7 +39,7 @@ class ArtifactSettings(EnvSettings):
 
 
 class RetentionSettings(ClickHouseSettings, ArtifactSettings):
-    """How long rows are kept for which no law says it. The rest follows from the data's classes.
+    """Retention of rows that no law regulates. The rest follows from the data's classes.
 
     The defaults are this product's choice; no requirement names them.
     """
@@ -52,8 +52,8 @@ class RetentionSettings(ClickHouseSettings, ArtifactSettings):
     )
     retention_idle_days: int = Field(
         30,
-        description="days for which history keeps ticks and heartbeats, those of financial and medical sessions "
-        "excepted; applied by db migrate",
+        description="days for which history keeps ticks and heartbeats, except those of financial and medical "
+        "sessions; applied by db migrate",
         ge=_DAYS_MIN,
         le=365,
     )
@@ -66,8 +66,8 @@ class RetentionSettings(ClickHouseSettings, ArtifactSettings):
     )
     retention_runs_days: int = Field(
         90,
-        description="days for which the table of runs keeps their events and those of their steps; events of tool "
-        "calls are kept for 30; history has all of them for longer; applied by db migrate",
+        description="days for which the table of runs keeps events of runs and steps; events of tool "
+        "calls are kept for 30 days; history keeps all these events for longer; applied by db migrate",
         ge=_DAYS_MIN,
         le=90,
     )
@@ -88,7 +88,7 @@ class SinkGroupSettings(KafkaSettings):
 
     pipeline: str | None = Field(
         None,
-        description="name of an extra pipeline: its sinks use consumer groups of their own; give it its own database",
+        description="name of an extra pipeline: its sinks use separate consumer groups; give it a separate database",
         pattern=r"^[A-Za-z0-9_-]+$",
     )
 
@@ -117,7 +117,7 @@ class SinkSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings):
     )
     sink_accept_gaps: str = Field(
         "",
-        description="partitions of which a sink gives up what Kafka lost, such as 0,2: it goes on where the log begins",
+        description="partitions whose lost records a sink gives up, such as 0,2: it continues where the log begins",
         pattern=r"^(\d+(,\d+)*)?$",
     )
     sink_session_timeout_ms: int = Field(

@@ -127,7 +127,7 @@ def _parse_caller(value: object) -> Caller:
     except ValidationError as error:
         kinds = {fault["loc"][0] if fault["loc"] else "": fault["type"] for fault in error.errors(include_input=False)}
     if "tenant" in kinds and "principal" not in fields:
-        kinds.pop("principal", None)  # by default it is the tenant, which is reported already
+        kinds.pop("principal", None)  # by default it is the tenant, whose fault is reported already
     raise ValueError("; ".join(sorted({_fault_text(str(field), kind) for field, kind in kinds.items()})))
 
 

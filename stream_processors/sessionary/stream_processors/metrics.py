@@ -72,30 +72,28 @@ MetricName = Literal[
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_records_total": "Records of committed transactions by outcome: applied, duplicate, "
     "rejected, tick.",
-    "sessionary_processor_rejected_total": "Rejected records of committed transactions, by reason; security: whether "
-    "it "
-    "suggests that the sender speaks for someone else.",
+    "sessionary_processor_rejected_total": "Rejected records of committed transactions, by reason; security: true if "
+    "the reason suggests that the sender impersonates another one.",
     "sessionary_processor_transitions_total": "Transitions of sessions in committed transactions, by the states "
-    "before (UNKNOWN: it was created) and after.",
+    "before (UNKNOWN: the session was created) and after.",
     "sessionary_processor_batches_total": "Committed transactions.",
-    "sessionary_processor_batch_records": "Records that were folded in one transaction.",
+    "sessionary_processor_batch_records": "Records folded in one transaction.",
     "sessionary_processor_transaction_bytes": "Bytes that one transaction wrote: keys and values, uncompressed.",
-    "sessionary_processor_changelog_bytes_total": "Bytes of changelog records that were written: keys and "
-    "values, uncompressed.",
+    "sessionary_processor_changelog_bytes_total": "Bytes of written changelog records: keys and values, uncompressed.",
     "sessionary_processor_commit_seconds": "Seconds from the start of a transaction to its acknowledgement.",
     "sessionary_processor_work_seconds_total": "Seconds of processor time spent on folding and on writing "
     "transactions, without the threads of librdkafka.",
     "sessionary_processor_compliance_seconds_total": "Seconds spent on retention and compliance tags of audit records, "
-    "estimated: once a second some committed ones are tagged again, and their time is scaled to all.",
+    "estimated: once a second some committed records are tagged again, and their time is scaled to all.",
     "sessionary_processor_lag_records": "Offsets between the next record to be folded and the end of the log for "
     "readers of committed records, by partition; 0 if only markers of transactions are behind it.",
-    "sessionary_processor_lag_seconds": "Seconds since the first record that is not committed was appended, by "
-    "partition; 0 without one. If it was not fetched yet: since the log's clock, or since there was no lag.",
+    "sessionary_processor_lag_seconds": "Seconds since the first uncommitted record was appended, by "
+    "partition; 0 without one. Before it is fetched: since the log's clock, or since the last time without a lag.",
     "sessionary_processor_outages_total": "Outages of logs with live sessions, after which no timer fires for a while.",
     "sessionary_processor_outage_grace_partitions": "Open partitions in which no timer fires after an outage.",
     "sessionary_processor_timers_fired_total": "Deadlines that fired.",
-    "sessionary_processor_timers_due": "Deadlines that are past by this worker's clock and did not fire, by "
-    "partition; none after a silence of the log. At most 20,000 are looked at per worker.",
+    "sessionary_processor_timers_due": "Deadlines that have passed by this worker's clock and did not fire, by "
+    "partition; none after a silence of the log. At most 20,000 are checked per worker.",
     "sessionary_processor_timer_lateness_seconds": "Seconds of log time from a deadline's due time until it fired.",
     "sessionary_processor_timer_wall_lateness_seconds": "Seconds of this worker's time from a deadline's due time "
     "until the transaction in which it fired was acknowledged.",
@@ -107,28 +105,27 @@ HELP: Final[Mapping[MetricName, str]] = {
     "seconds after a partition has opened.",
     "sessionary_processor_attached_runs": "Attached runs that were started and have not finished: each holds a "
     "connection of its agent open; counted within seconds after a partition has opened.",
-    "sessionary_processor_attached_run_age_seconds": "Time since the oldest of them was started or resumed; 0 if there "
-    "is none.",
+    "sessionary_processor_attached_run_age_seconds": "Seconds since the oldest attached run was started or resumed; 0 "
+    "without one.",
     "sessionary_processor_tool_calls": "Reserved tool calls in open partitions, by state, until their runs or "
     "sessions vanish; counted within seconds after a partition has opened.",
     "sessionary_processor_tombstones": "Tombstones in open partitions; two for a packed task.",
     "sessionary_processor_stored_bytes": "Bytes of the rows that this worker stores, with their keys, as in the "
-    "changelog, by layer: rows of sessions and open runs, contents apart from them, tombstones and finished runs.",
+    "changelog, by layer: rows of sessions and open runs, separate contents, tombstones and finished runs.",
     "sessionary_processor_disk_free_bytes": "Free bytes of the file system with the state folder; absent if rows are "
     "in memory.",
-    "sessionary_processor_state_hash_mismatches_total": "Contents, stores and changelogs that did not have the hash "
-    "or checksum that was recorded of them, by source: agent (snapshots that were rejected or left out), store "
-    "(damaged "
-    "local stores), changelog (lost rows).",
+    "sessionary_processor_state_hash_mismatches_total": "Contents, stores and changelogs that did not match the hash "
+    "or checksum on record, by source: agent (snapshots that were rejected or left out), store "
+    "(damaged local stores), changelog (lost rows).",
     "sessionary_processor_partition_open_seconds": "Seconds that a partition took to open: fence, recover, seek.",
     "sessionary_processor_recovery_remaining_records": "Offsets of the changelog that are still to be read, by "
     "partition; only while a partition recovers.",
     "sessionary_processor_partitions_owned": "Partitions that this worker owns, open or not.",
-    "sessionary_processor_partitions_halted": "Owned partitions that are halted, by reason, until its cause is gone.",
-    "sessionary_processor_next_offset": "Offset of the next record to be folded, by open partition; all before it is "
-    "committed, but for ticks that changed nothing.",
-    "sessionary_processor_held_records": "Records that an open transaction of another producer keeps from being read, "
-    "by partition; only partitions that are held up.",
+    "sessionary_processor_partitions_halted": "Halted partitions of this worker, by reason.",
+    "sessionary_processor_next_offset": "Offset of the next record to be folded, by open partition; all records "
+    "before it are committed, except ticks without effect.",
+    "sessionary_processor_held_records": "Records that cannot be read because of another producer's open transaction, "
+    "by partition; only partitions with such records.",
     "sessionary_processor_clock_ahead_seconds": "Seconds by which the log clock of an open partition is ahead of "
     "this worker's clock, by partition; negative in a silence and while old records are folded.",
     "sessionary_processor_rebalances_total": "Assignments that the group gave this worker.",
@@ -138,17 +135,19 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_tick_age_seconds": "Seconds since the broker acknowledged the last tick, by partition; only "
     "partitions that need ticks.",
     "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick, "
-    "registry, fetcher_renewed, judge (records that it failed to judge: alert on them).",
-    "sessionary_processor_token_file_failures_total": "Attempts to read the token file that failed; one a second until "
+    "registry, fetcher_renewed, judge (records that could not be judged: alert on them).",
+    "sessionary_processor_token_file_failures_total": "Failed attempts to read the token file; one a second until "
     "the file can be used.",
-    "sessionary_processor_followers": "Open streams of followers of sessions, by where the session is: own (in a "
+    "sessionary_processor_followers": "Open streams of followers of sessions, by the session's place: own (in a "
     "partition of this worker), passed_on (in another worker's).",
     "sessionary_processor_quota_claims": "Claims of runs to quotas in open partitions of the role quotas, by state: "
-    "waiting, granted and rejected (their sessions have not heard of it), taken. Those granted and taken hold a slot.",
+    "waiting, granted and rejected (before the session has received the verdict), taken. Granted and taken claims "
+    "hold a slot.",
     "sessionary_processor_session_claims": "Claims of live sessions to quotas in open partitions of the role quotas, "
     "by state, as those of runs.",
     "sessionary_processor_token_accounts": "Accounts of tokens in open partitions of the role quotas, by state: within "
-    "the limit, or used_up. A tenant has one for runs and one for sessions, if these ask, until its window ends.",
+    "the limit, or used_up. A tenant has one for runs and one for sessions, if these request slots, until its window "
+    "ends.",
 }
 
 # The gauges that are read at each scrape, each with its label; None: it has one series.

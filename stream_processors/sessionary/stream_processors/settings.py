@@ -22,31 +22,27 @@ class ProcessorSettings(KafkaSettings):
         "unique in the group",
         pattern=r"^[A-Za-z0-9._-]{1,128}$",
     )
-    store: Literal["memory", "rocksdb"] = Field("memory", description="where session state lives: memory or rocksdb")
+    store: Literal["memory", "rocksdb"] = Field("memory", description="store of the sessions' state: memory or rocksdb")
     state_dir: Path | None = Field(None, description="folder of the RocksDB store; by default a temporary one")
     commit_interval_ms: int = Field(
         30,
-        description="a partition's transactions begin at least this far apart, and 4 ms for each busy partition of the "
-        "worker, up to 100 ms, or 1 s if transactions take long; 0 = back to back",
+        description="least time between the starts of a partition's transactions, and 4 ms for each busy partition of "
+        "the worker, up to 100 ms, or 1 s if transactions take long; 0 = back to back",
         ge=0,
         le=1_000,
     )
     tick_commit_interval_ms: int = Field(
         60_000,
-        description="ticks that change nothing are committed this long after the partition's last transaction, or "
+        description="time after the partition's last transaction at which ticks without effect are committed, or "
         "with the next event; 0 = at once",
         ge=0,
         le=3_600_000,
     )
-    session_timeout_ms: int = Field(
-        6_000, description="the group expels a worker that was silent for this long", ge=1_000
-    )
-    outage_ms: int = Field(
-        5_000, description="a partition had an outage if it had no record for longer than this", ge=1
-    )
-    outage_grace_ms: int = Field(25_000, description="no deadline fires for this long after an outage", ge=0)
+    session_timeout_ms: int = Field(6_000, description="silence after which the group expels a worker", ge=1_000)
+    outage_ms: int = Field(5_000, description="time without a record after which a partition has had an outage", ge=1)
+    outage_grace_ms: int = Field(25_000, description="time after an outage in which no deadline fires", ge=0)
     clock_ahead_s_max: float = Field(
-        60.0, description="a record whose time lies further ahead of the worker's clock halts its partition", gt=0
+        60.0, description="lead of a record over the worker's clock beyond which its partition halts", gt=0
     )
     faust_agents: str | None = Field(
         None,
@@ -54,11 +50,11 @@ class ProcessorSettings(KafkaSettings):
         "the same for every worker of the group",
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
     )
-    api_host: str = Field("127.0.0.1", description="address the control API listens on")
+    api_host: str = Field("127.0.0.1", description="listening address of the control API")
     api_port: int = Field(8600, description="port of the control API; 0 = no API", ge=0, le=65_535)
     api_followers_max: int = Field(
         500,
-        description="streams of followers that this worker serves at most; further ones are answered with 503",
+        description="limit of the followers' streams of this worker; further ones are answered with 503",
         ge=0,
         le=100_000,
     )
@@ -66,7 +62,7 @@ class ProcessorSettings(KafkaSettings):
         None, description="PEM file of the control API's certificate and its chain; with it the API is HTTPS only"
     )
     api_tls_key: Path | None = Field(
-        None, description="PEM file of that certificate's key, not encrypted; by default in the same file"
+        None, description="PEM file of the certificate's key, not encrypted; by default the certificate's file"
     )
     control_ca_location: str | None = Field(
         None, description="file of the certificate authority of an https control API; by default the system's"
@@ -81,7 +77,7 @@ class ProcessorSettings(KafkaSettings):
         repr=False,
     )
     api_tokens_file: Path | None = Field(
-        None, description="JSON file of tokens in the form of SESSIONARY_API_TOKENS; it is read again if it changes"
+        None, description="JSON file of tokens in the form of SESSIONARY_API_TOKENS, read again if it changes"
     )
 
     @field_validator("api_tokens", mode="before")

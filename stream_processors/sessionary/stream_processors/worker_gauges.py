@@ -75,7 +75,7 @@ class OpenTransactionWatch:
         for partition in self._reported.keys() & ends.keys() - held.keys():
             offset = self._reported.pop(partition)
             _log.info(
-                "partition %(partition)d goes on: the transaction at offset %(offset)d ended",
+                "partition %(partition)d continues: the transaction at offset %(offset)d ended",
                 partition=partition,
                 offset=offset,
             )

@@ -143,7 +143,7 @@ def test_retry_alone_lets_failures_pass(reader: Reader) -> None:
             raise ValueError("no such question")
         return "an answer"
 
-    names = reader.paste("5. Let failures pass", ask=ask)
+    names = reader.paste("5. Retry transient failures", ask=ask)
     with reader.session:
         assert names["search"]("why?") == "an answer"
         assert reader.calls == ["why?"] * 3

@@ -396,7 +396,7 @@ def test_a_partition_that_rests_at_a_stable_offset_below_the_logs_end_is_reporte
     assert caplog.text.count("partition 0 is held up at offset 5") == 1
     watch.observe({0: LogEnds(12, 12)})
     assert held_records(metrics) == {}
-    assert caplog.text.count("partition 0 goes on") == 1
+    assert caplog.text.count("partition 0 continues") == 1
 
 
 def test_short_transactions_and_lost_partitions_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,7 +73,7 @@ SINK_ALERTS = AlertGroup(
             Severity.PAGE,
             "partition {{ $labels.partition }} of sink {{ $labels.sink }} is blocked: {{ $labels.reason }}",
             "The sink {{ $labels.sink }} ({{ $labels.group }}) writes nothing of partition {{ $labels.partition }}; "
-            "its other partitions go on.",
+            "its other partitions continue.",
         ),
         Alert(
             "SessionaryDeadLetters",
@@ -81,8 +81,8 @@ SINK_ALERTS = AlertGroup(
             "",
             Severity.TICKET,
             "sink {{ $labels.sink }} could not store records",
-            "The sink {{ $labels.sink }} ({{ $labels.group }}) put {{ $value | humanize }} records into the table of "
-            "dead letters instead of their own.",
+            "The sink {{ $labels.sink }} ({{ $labels.group }}) wrote {{ $value | humanize }} records to the table of "
+            "dead letters instead of their table.",
         ),
         Alert(
             "SessionaryDeduplicationWindow",
@@ -91,7 +91,7 @@ SINK_ALERTS = AlertGroup(
             Severity.TICKET,
             "a replay of sink {{ $labels.sink }} used {{ $value | humanizePercentage }} of the deduplication window",
             "The sink {{ $labels.sink }} ({{ $labels.group }}) wrote a block again after ClickHouse had taken "
-            "{{ $value | humanizePercentage }} of the blocks that it remembers. Above 100 % rows are stored twice "
+            "{{ $value | humanizePercentage }} of the blocks of its window. Above 100 % rows are stored twice "
             "until they are merged.",
         ),
     ),
@@ -105,7 +105,7 @@ TABLE_ALERTS = AlertGroup(
             "page_for_s",
             Severity.PAGE,
             "{{ $value }} findings in table {{ $labels.table }}: {{ $labels.kind }}",
-            "The table {{ $labels.table }} is not what the batches say: {{ $value }} times {{ $labels.kind }}.",
+            "The table {{ $labels.table }} differs from the batches: {{ $value }} times {{ $labels.kind }}.",
         ),
         Alert(
             "SessionaryIntegrityUnchecked",
@@ -113,7 +113,7 @@ TABLE_ALERTS = AlertGroup(
             "",
             Severity.TICKET,
             "integrity was last checked {{ $value | humanizeDuration }} ago: {{ $labels.source }}",
-            "The exporter asks for the integrity of the {{ $labels.source }} side, and had no answer for {{ $value | "
+            "The exporter checks the integrity of the {{ $labels.source }} side, and had no answer for {{ $value | "
             "humanizeDuration }}. A missing row would not be noticed.",
         ),
         Alert(
@@ -123,7 +123,7 @@ TABLE_ALERTS = AlertGroup(
             "ticket_for_s",
             Severity.TICKET,
             "no exporter has checked integrity: {{ $labels.source }}",
-            "Prometheus knows of no answer to the question for the integrity of the {{ $labels.source }} side. A "
+            "Prometheus has no result of an integrity check of the {{ $labels.source }} side. A "
             "missing row would not be noticed.",
         ),
         Alert(
@@ -149,8 +149,8 @@ TABLE_ALERTS = AlertGroup(
             "ticket_for_s",
             Severity.TICKET,
             "a tenant stores {{ $value | humanize1024 }}B of records",
-            "The records of one tenant in history, audit and rejected have {{ $value | humanize1024 }}B, as many as "
-            "no other's; ${tenant_bytes} bytes are the limit of each tenant.",
+            "The records of one tenant in history, audit and rejected have {{ $value | humanize1024 }}B, more than "
+            "any other's; the limit of each tenant is ${tenant_bytes} bytes.",
         ),
     ),
 )
@@ -165,7 +165,7 @@ CLIENT_ALERTS = AlertGroup(
             Severity.TICKET,
             "the spool of {{ $labels.instance }} grows",
             "The client {{ $labels.instance }} of {{ $labels.job }} keeps {{ $value | humanize1024 }}B of events in "
-            "its spool, and they become more: Kafka does not take them.",
+            "its spool, and their number grows: Kafka does not accept them.",
         ),
         Alert(
             "SessionaryEventsLost",
@@ -176,7 +176,7 @@ CLIENT_ALERTS = AlertGroup(
             Severity.PAGE,
             "events of {{ $labels.instance }} are lost: {{ $labels.outcome }}",
             "The client {{ $labels.instance }} of {{ $labels.job }} gave {{ $value | humanize }} events up: "
-            "{{ $labels.outcome }}. The audit trail shows each of them as a gap.",
+            "{{ $labels.outcome }}. The audit trail shows each loss as a gap.",
         ),
     ),
 )
@@ -212,7 +212,7 @@ LAG_ALERTS = AlertGroup(
             "ticket_for_s",
             Severity.TICKET,
             "{{ $labels.group }} falls behind",
-            "{{ $labels.group }} has {{ $value }} unread records of {{ $labels.topic }}, and they become more.",
+            "{{ $labels.group }} has {{ $value }} unread records of {{ $labels.topic }}, and their number grows.",
         ),
         Alert(
             "SessionaryGroupNotStable",
@@ -229,7 +229,7 @@ LAG_ALERTS = AlertGroup(
             f'(sessionary_lag_partition_state{{{_PIPELINE}, state=~"stall|stop"}}) > 0',
             "page_for_s",
             Severity.PAGE,
-            "partition {{ $labels.partition }} of {{ $labels.group }} does not move",
+            "partition {{ $labels.partition }} of {{ $labels.group }} makes no progress",
             "{{ $labels.group }} has unread records in partition {{ $labels.partition }} of {{ $labels.topic }} and "
             "commits nothing. State: {{ $labels.state }}.",
         ),
@@ -242,7 +242,7 @@ LAG_ALERTS = AlertGroup(
             f'(sessionary_lag_partition_state{{{_SERVICES}, state=~"log_truncated|no_topic"}}) > 0',
             "page_for_s",
             Severity.PAGE,
-            "the log of {{ $labels.topic }} does not fit what {{ $labels.group }} has committed",
+            "the log of {{ $labels.topic }} does not fit the commits of {{ $labels.group }}",
             "Records, the topic or a commit are gone: partition {{ $labels.partition }} of {{ $labels.topic }}, "
             "{{ $labels.group }}. State: {{ $labels.state }}.",
         ),
@@ -302,7 +302,7 @@ REACH_ALERTS = AlertGroup(
             "SessionaryExporterDown",
             "lag_job",
             "lag exporter",
-            "Without it there is no lag, and no alert on lag, integrity or targets.",
+            "Without the exporter there is no lag, and no alert on lag, integrity or targets.",
         ),
         Alert(
             "SessionaryKafkaUnreachable",
@@ -310,7 +310,7 @@ REACH_ALERTS = AlertGroup(
             "page_for_s",
             Severity.PAGE,
             "Kafka does not answer the lag exporter",
-            "The exporter {{ $labels.instance }} gets no answer from Kafka, so it serves no lag. Agents write to "
+            "The exporter {{ $labels.instance }} gets no answer from Kafka, and serves no lag. Agents write to "
             "their spools.",
         ),
         Alert(
@@ -343,17 +343,17 @@ PROCESSOR_ALERTS = AlertGroup(
             "page_for_s",
             Severity.PAGE,
             "{{ $value }} partitions of {{ $labels.instance }} are halted: {{ $labels.reason }}",
-            "The processor {{ $labels.instance }} cannot go on without a loss that an operator must know of. Events "
-            "of these partitions wait in the log; the other partitions go on.",
+            "The processor {{ $labels.instance }} cannot continue without a loss that an operator must accept. Events "
+            "of these partitions wait in the log; the other partitions continue.",
         ),
         Alert(
             "SessionaryOpenTransaction",
             "max by (instance, partition) (sessionary_processor_held_records) > 0",
             "",
             Severity.PAGE,
-            "an open transaction holds partition {{ $labels.partition }} up: {{ $value }} records wait",
-            "Another producer has begun a transaction on the events topic and not ended it. Processors and sinks read "
-            "nothing of partition {{ $labels.partition }} behind it, so its sessions stand still.",
+            "an open transaction blocks partition {{ $labels.partition }}: {{ $value }} records wait",
+            "Another producer has not ended its transaction on the events topic. Processors and sinks read "
+            "no record of partition {{ $labels.partition }} behind it, so the partition's sessions stand still.",
         ),
         Alert(
             "SessionaryStateCorrupt",
@@ -362,9 +362,9 @@ PROCESSOR_ALERTS = AlertGroup(
             '{reason=~"changelog_incomplete|changelog_unreadable"}) > 0',
             "",
             Severity.PAGE,
-            "{{ $labels.instance }} found state that is not what was recorded",
-            "A local store or a changelog does not have the checksum that was recorded of it, or the changelog cannot "
-            "be read. The processor {{ $labels.instance }} found {{ $value | humanize }} of them.",
+            "{{ $labels.instance }} found state that differs from its checksum",
+            "A local store or a changelog does not match its recorded checksum, or the changelog cannot "
+            "be read. The processor {{ $labels.instance }} found {{ $value | humanize }} such faults.",
         ),
         Alert(
             "SessionaryJudgeErrors",
@@ -384,7 +384,7 @@ PROCESSOR_ALERTS = AlertGroup(
             Severity.TICKET,
             "events were rejected for security: {{ $labels.reason }}",
             "Within ${window_s} s, {{ $value | humanize }} events were rejected with the reason {{ $labels.reason }}: "
-            "their sender reported what it may not.",
+            "their senders had no permission.",
         ),
         Alert(
             "SessionaryTimersStuck",
@@ -394,7 +394,7 @@ PROCESSOR_ALERTS = AlertGroup(
             Severity.PAGE,
             "{{ $value }} timeouts of partition {{ $labels.partition }} are due and do not fire",
             "Deadlines of partition {{ $labels.partition }} are past by the clock of {{ $labels.instance }}, and "
-            "none fires, or too many wait. Dead sessions keep what they hold.",
+            "none fires, or too many wait. Dead sessions keep their resources.",
         ),
         Alert(
             "SessionaryTimersLate",
@@ -412,17 +412,17 @@ PROCESSOR_ALERTS = AlertGroup(
             "ticket_for_s",
             Severity.TICKET,
             "{{ $value }} partitions of {{ $labels.instance }} hold their timeouts back",
-            "The log has outages, so the processor {{ $labels.instance }} cannot tell a dead agent from a broken "
-            "connection. No session of these partitions times out meanwhile.",
+            "The log has outages, so the processor {{ $labels.instance }} cannot distinguish a dead agent from a "
+            "broken connection. No session of these partitions times out meanwhile.",
         ),
         Alert(
             "SessionaryToolCallsUnresolved",
             f"sum(min_over_time({_UNKNOWN}[${{window_s}}s]) and {_UNKNOWN} offset ${{window_s}}s) > 0",
             "",
             Severity.TICKET,
-            "{{ $value }} tool calls wait for people to say what came of them",
+            "{{ $value }} tool calls wait for people to record their outcome",
             "For ${window_s} s and longer, the outcome of {{ $value | humanize }} reserved tool calls has been "
-            "unknown. A run with such a call that changes something outside is held until the call is resolved.",
+            "unknown. A run with such a call is held until the call is resolved, if the call has a side effect.",
         ),
         Alert(
             "SessionaryClockLeap",
@@ -448,9 +448,9 @@ PROCESSOR_ALERTS = AlertGroup(
             "sum(sessionary_processor_sessions_over_context_limit) > $sessions_over_context_limit",
             "ticket_for_s",
             Severity.TICKET,
-            "{{ $value }} sessions hold more context than they may",
+            "{{ $value }} sessions hold more context than allowed",
             "{{ $value }} live sessions report a context above their own limit (context_limit_bytes). The audit trail "
-            "names each of them.",
+            "names each session.",
         ),
         Alert(
             "SessionaryStateDiskLow",
@@ -468,7 +468,7 @@ PROCESSOR_ALERTS = AlertGroup(
             Severity.TICKET,
             "{{ $labels.instance }} stores {{ $value | humanize1024 }}B of state",
             "The rows of the partitions of {{ $labels.instance }} take {{ $value | humanize1024 }}B. A worker keeps "
-            "them in memory, or in RocksDB, and another one must read them if this one dies.",
+            "its rows in memory or in RocksDB, and another worker must read them if this one dies.",
         ),
     ),
 )
@@ -500,12 +500,12 @@ TARGET_ALERTS = AlertGroup(
             "min(sessionary_kpi_reclaim_ratio) < $reclaim_ratio",
             "only {{ $value | humanizePercentage }} of timed-out sessions were cleaned up",
             "The resources of {{ $value | humanizePercentage }} of the timed-out sessions are confirmed as released; "
-            "more than ${reclaim_ratio} of them is required.",
+            "a share above ${reclaim_ratio} is required.",
         ),
         _target_alert(
             "SessionaryTransitionSlow",
             f"max(sessionary_kpi_transition_latency_seconds{{{_PERCENTILE}}}) > $transition_latency_s",
-            "transitions take {{ $value | humanizeDuration }} to be on record",
+            "transitions take {{ $value | humanizeDuration }} to be recorded",
             "One of twenty transitions takes more than {{ $value | humanizeDuration }} until its audit record is "
             "written; below ${transition_latency_s} s is required.",
         ),
@@ -526,14 +526,14 @@ TARGET_ALERTS = AlertGroup(
             "SessionaryAuditIo",
             "max(sessionary_kpi_audit_io_ratio) > $audit_io_ratio",
             "the audit trail is {{ $value | humanizePercentage }} of all bytes",
-            "Audit records are {{ $value | humanizePercentage }} of what the pipeline writes; a share below "
+            "Audit records are {{ $value | humanizePercentage }} of the pipeline's bytes; a share below "
             "${audit_io_ratio} is required.",
         ),
         _target_alert(
             "SessionaryRetryCost",
             "max(sessionary_kpi_timeout_retry_cost_ratio) > $retry_cost_ratio",
             "retries after timeouts are {{ $value | humanizePercentage }} of the cost",
-            "Agents spend {{ $value | humanizePercentage }} of their cost on work that they repeat after a timeout; a "
+            "Agents spend {{ $value | humanizePercentage }} of their cost on work repeated after a timeout; a "
             "share below ${retry_cost_ratio} is required.",
         ),
     ),

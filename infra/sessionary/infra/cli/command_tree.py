@@ -42,9 +42,9 @@ _SESSION: Final = (
     LateCommand("follow", "sessions.following:follow_command", "Print each committed change of one session."),
     LateCommand("conversation", "sessions.lists:conversation_command", "Show the last turns of one session."),
     LateCommand("pause", "operators.people:pause_command", "Hold a session."),
-    LateCommand("resume", "operators.people:resume_command", "Release a held session; its agent works on."),
-    LateCommand("cancel", "operators.people:cancel_command", "End a session that is called off."),
-    LateCommand("claim", "operators.people:claim_command", "Let a service own a session at once."),
+    LateCommand("resume", "operators.people:resume_command", "Release a held session; its agent continues."),
+    LateCommand("cancel", "operators.people:cancel_command", "Cancel a session."),
+    LateCommand("claim", "operators.people:claim_command", "Make a service the owner of a session at once."),
     LateCommand("move", "operators.moves:move_command", "Move a session to another service."),
     LateCommand("moves", "operators.moves:moves_command", "List moves of sessions between services."),
     LateCommand("drain", "operators.moves:drain_command", "Move all sessions of a service to another one."),
@@ -55,13 +55,13 @@ _QUESTION: Final = (
     LateCommand("deny", "operators.people:deny_command", "Answer a session's question: no."),
 )
 _RUN: Final = (
-    LateCommand("list", "sessions.runs:list_runs", "List runs, as the processors know them."),
+    LateCommand("list", "sessions.runs:list_runs", "List the runs that the processors have."),
     LateCommand("show", "sessions.runs:show_run", "Show one run: its state, steps and tool calls."),
-    LateCommand("resume", "sessions.runs:resume_command", "Say what resuming a run would do."),
+    LateCommand("resume", "sessions.runs:resume_command", "Show the effect of resuming a run."),
 )
 _CALL: Final = (
     LateCommand("unknown", "operators.calls:list_unknown", "List tool calls of unknown outcome."),
-    LateCommand("resolve", "operators.calls:resolve_unknown", "Say what came of such a call."),
+    LateCommand("resolve", "operators.calls:resolve_unknown", "Record the outcome of such a call."),
 )
 _REJECTED: Final = (
     LateCommand("list", "rejected:list_rejected", "List rejected records, newest first."),
@@ -69,10 +69,10 @@ _REJECTED: Final = (
     LateCommand("replay", "rejected:replay_rejected", "Send a rejected record to the events topic again."),
 )
 _PARTITION: Final = (
-    LateCommand("list", "operators.partition:list_partitions", "List the partitions, and what halts them."),
+    LateCommand("list", "operators.partition:list_partitions", "List the partitions, and the reasons of halts."),
     LateCommand("retry", "operators.partition:retry_partition", "Open a halted partition again."),
-    LateCommand("accept-gap", "operators.partition:accept_gap", "Go on after records that are lost."),
-    LateCommand("accept-truncation", "operators.partition:accept_truncation", "Go on where the log is shorter."),
+    LateCommand("accept-gap", "operators.partition:accept_gap", "Continue after lost records."),
+    LateCommand("accept-truncation", "operators.partition:accept_truncation", "Continue in a truncated log."),
     LateCommand("repair-clock", "operators.partition:repair_clock", "Set a partition's clock to the broker's time."),
     LateCommand("skip", "operators.partition:skip_records", "Skip records that halt a partition."),
 )
@@ -83,11 +83,11 @@ _RULES: Final = (
 _SPOOL: Final = (
     LateCommand("list", "operators.spool:list_spools", "List the clients' spools on this machine."),
     LateCommand("verify", "operators.spool:verify_spools", "Read every event of every spool."),
-    LateCommand("drain", "operators.spool:drain_spools", "Send what dead clients left."),
+    LateCommand("drain", "operators.spool:drain_spools", "Send the events of dead clients."),
 )
 _INTEGRITY: Final = (
     LateCommand("check", "integrity:check_command", "Check that ClickHouse has every row, once."),
-    LateCommand("repair", "integrity:repair_command", "Read rows that are missing from Kafka again."),
+    LateCommand("repair", "integrity:repair_command", "Read missing rows from Kafka again."),
 )
 _SERVE: Final = (
     LateCommand("processor", "roles:processor_command", "Run a processor."),
@@ -102,19 +102,19 @@ _SERVE: Final = (
 ROOT: Final = (
     LateCommand("up", "up:up_command", "Run the local stack until Ctrl-C; its data is kept."),
     LateCommand("demo", "demo:app", "Run agent runs on a temporary stack; account for every event."),
-    LateCommand("doctor", "doctor:doctor_command", "Check every part of a stack; say what to fix."),
+    LateCommand("doctor", "doctor:doctor_command", "Check every part of a stack; name the remedies."),
     LateCommand("env", "admin:env_command", "Print the variables of the local stack, for a shell."),
     LateCommand("sql", "sql:run_query", "Run a query in ClickHouse."),
-    LateCommand("lag", "lag:lag_command", "Show how far each consumer group is behind."),
+    LateCommand("lag", "lag:lag_command", "Show the lag of each consumer group."),
     LateGroup("session", "List, show, pause, cancel and move sessions.", _SESSION),
     LateGroup("question", "List and answer the questions that wait for a person.", _QUESTION),
-    LateGroup("run", "List and show runs; say what resuming one would do.", _RUN),
-    LateGroup("call", "List tool calls of unknown outcome; say what came of one.", _CALL),
+    LateGroup("run", "List and show runs; show the effect of resuming one.", _RUN),
+    LateGroup("call", "List tool calls of unknown outcome; record an outcome.", _CALL),
     LateGroup("rejected", "List, show and replay rejected records.", _REJECTED),
-    LateGroup("partition", "List the partitions; open a halted one, or decide its skips.", _PARTITION),
+    LateGroup("partition", "List partitions; open halted ones, or skip records.", _PARTITION),
     LateGroup("rules", "List the rules in force; activate newer ones.", _RULES),
     LateGroup("spool", "List, check and drain the clients' spools on this machine.", _SPOOL),
-    LateGroup("integrity", "Check that ClickHouse has every row; repair it.", _INTEGRITY),
+    LateGroup("integrity", "Check that ClickHouse has every row; repair missing ones.", _INTEGRITY),
     LateGroup(
         "artifact",
         "Remove artifacts that have expired.",
@@ -135,7 +135,7 @@ ROOT: Final = (
         "Create and migrate the ClickHouse database.",
         (
             LateCommand("migrate", "admin:migrate_command", "Create the database; apply missing migrations."),
-            LateCommand("rights", "admin:rights_command", "Print statements that let a user read one tenant."),
+            LateCommand("rights", "admin:rights_command", "Print grants for the rows of one tenant."),
         ),
     ),
     LateGroup("serve", "Run one process of a pipeline.", _SERVE),

@@ -204,7 +204,7 @@ def play_workflow(
         progress("killed: SIGKILL while the first process waited for an answer")
         second = programs.start_agent("second", url, session_id, _ISSUE)
         try:
-            progress("second process: goes on with the run")
+            progress("second process: continues the run")
             wait_for_line(second, lambda line: line.startswith("message "), "the end of the second process")
             if not second.wait(_END_S) or second.exit_code != 0:
                 raise Unavailable(f"the second process did not end well: {lines_of(second)[-3:]}", 1.0)

@@ -32,9 +32,9 @@ MetricName = Literal[
 
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_integrity_findings": "Findings of v_integrity of the last SESSIONARY_INTEGRITY_WINDOW_S seconds, and "
-    "of what the sinks wrote last, by table and kind (the fault of sessionary integrity check); 0 if all is well.",
+    "of the sinks' last rows, by table and kind (the fault of sessionary integrity check); 0 without faults.",
     "sessionary_integrity_checked_timestamp_seconds": "Time of the last check of integrity, in seconds since the "
-    "epoch, by source: tables (v_integrity) or kafka (what the sinks wrote last).",
+    "epoch, by source: tables (v_integrity) or kafka (the sinks' last rows).",
     "sessionary_kpi_reclaim_ratio": "Share of sessions timed out in the last SESSIONARY_KPI_WINDOW_S seconds whose "
     "clean-up was confirmed, from 0 to 1; without those whose host is lost.",
     "sessionary_kpi_cleanup_average_seconds": "Mean seconds from a timeout to its confirmed clean-up, of the last "
@@ -45,18 +45,17 @@ HELP: Final[Mapping[MetricName, str]] = {
     "audit record, of the last SESSIONARY_KPI_WINDOW_S seconds, by quantile (0.5, 0.95, 0.99).",
     "sessionary_kpi_audit_write_latency_seconds": "Seconds from the start of a transaction to the acknowledgement of "
     "its audit records, of the last SESSIONARY_KPI_WINDOW_S seconds, by quantile (0.5, 0.95, 0.99).",
-    "sessionary_kpi_audit_io_ratio": "Share that audit records take of the bytes of all records with a row "
-    "(history, audit, rejected, batches), and so above their share of all topics, of the last "
+    "sessionary_kpi_audit_io_ratio": "Share of audit records in the bytes of all records with a row "
+    "(history, audit, rejected, batches), which exceeds their share of all topics, of the last "
     "SESSIONARY_KPI_WINDOW_S seconds, from 0 to 1.",
-    "sessionary_kpi_timeout_retry_cost_ratio": "Share of the reported costs that retries after a timeout took, of "
+    "sessionary_kpi_timeout_retry_cost_ratio": "Share of retries after a timeout in the reported costs, of "
     "the last SESSIONARY_KPI_WINDOW_S seconds, from 0 to 1.",
     "sessionary_kpi_session_context_bytes_max": "Bytes of the largest context that a session reported in the last "
     "SESSIONARY_KPI_WINDOW_S seconds.",
-    "sessionary_clickhouse_disk_free_ratio": "Share of a disk of ClickHouse that is free, from 0 to 1, by disk.",
+    "sessionary_clickhouse_disk_free_ratio": "Free share of a disk of ClickHouse, from 0 to 1, by disk.",
     "sessionary_clickhouse_artifacts_overdue": "Artifacts that expired a day ago or earlier, and that no sweep has "
     "marked.",
-    "sessionary_clickhouse_tenant_bytes_max": "Bytes of the records in history, audit and rejected of the tenant that "
-    "has most of them.",
+    "sessionary_clickhouse_tenant_bytes_max": "Bytes of the largest tenant's records in history, audit and rejected.",
 }
 
 

@@ -399,7 +399,7 @@ def estimate_rates(former: Observation, now: Observation) -> tuple[float | None,
 
 _FAULTS = {
     PartitionState.NO_TOPIC: "its topic does not exist",
-    PartitionState.UNKNOWN: "Kafka does not tell its offsets, or the ends of its logs",
+    PartitionState.UNKNOWN: "Kafka does not return its offsets, or the ends of its logs",
     PartitionState.LOG_GAP: "records were deleted before it read them",
     PartitionState.LOG_TRUNCATED: "a log ends before the offset that it has committed",
 }

@@ -88,11 +88,11 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_lag_records": "Offsets from the group's committed offset to the log's end, by partition; the whole "
     "log without a commit, 0 if no record is left.",
     "sessionary_lag_seconds": "Seconds since the oldest record that the group has not committed was appended, by "
-    "partition; 0 without a lag. A tick or heartbeat that a sink lets wait counts from the end of its wait.",
+    "partition; 0 without a lag. A tick or heartbeat that a sink delays counts from the end of its delay.",
     "sessionary_lag_committed_offset": "Offset that the group has committed, by partition.",
     "sessionary_lag_records_per_second": "Offsets that the group commits per second, by partition.",
-    "sessionary_lag_catch_up_seconds": "Seconds until the lag is gone at the present rates, by partition; absent if "
-    "it does not shrink.",
+    "sessionary_lag_catch_up_seconds": "Seconds until the lag ends at the present rates, by partition; absent if "
+    "the lag does not shrink.",
     "sessionary_lag_partition_state": "1 for the state of a partition of a group: ok, observing, warn, unknown, "
     "rewind, stall, stop, log_truncated, log_gap, or no_topic (with an empty partition).",
     "sessionary_lag_group_state": "1 for the state of a group: stable, rebalancing, empty, absent or unknown.",
@@ -102,7 +102,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_lag_row_delay_seconds": "Seconds from an event's stamp in the log to its row in ClickHouse, by table "
     "and quantile (0.5, 0.95, 1), of the rows of the last minute.",
     "sessionary_lag_broker_up": "1 if Kafka answered the last sample, else 0.",
-    "sessionary_lag_clickhouse_up": "1 if ClickHouse answered the last question, else 0.",
+    "sessionary_lag_clickhouse_up": "1 if ClickHouse answered the last query, else 0.",
     "sessionary_lag_sample_seconds": "Seconds that the last sample took.",
     "sessionary_lag_sample_timestamp_seconds": "Time of the last sample, in seconds since the epoch.",
 }

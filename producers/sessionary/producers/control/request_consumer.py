@@ -100,7 +100,7 @@ def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
 
 
 ServiceRequest = CleanupRequest | TaskRequest | MigrationRequest
-"""What a service is asked for."""
+"""A request to a service."""
 
 _BACKLOG_RETRY_S = 0.5
 # An assigned partition of which neither a record nor the end was seen: behind any end of its log.

@@ -104,7 +104,7 @@ class Recorder(NamedTuple):
         record = fetch(log_position)
         verdict = self._verdict_of(pending, log_position, record)
         if verdict.applied and record is None:  # nothing would stop a repetition
-            raise Unavailable(f"the processor does not tell what {pending.event_type} led to", 1.0)
+            raise Unavailable(f"the processor does not report the outcome of {pending.event_type}", 1.0)
         return Judged(record, pending.event_id, None if verdict.applied else verdict.reason or "UNKNOWN")
 
     def _verdict_of(

@@ -148,7 +148,7 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
                     return stored.result
             elif info.error_class == "retryable" and not (policy.is_repeatable or had_no_effect(error)):
                 # Not recorded as a failure: the processor's clock makes the outcome unknown.
-                why = f"{error!r} does not tell whether it did"
+                why = f"{error!r} does not show whether it did"
                 raise ToolCallUnresolved(policy.name, plan.key, why) from error
             recorded = yield Do(partial(call.record_failure, info))
             if not recorded or info.error_class != "retryable" or failures > policy.retry.retries:

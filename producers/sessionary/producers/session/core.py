@@ -370,7 +370,7 @@ class SessionCore:
         """Continue with a separate producer id; return the finding. Hold the lock."""
         shared = self.emitter.producer_id
         self.emitter.renew_producer()
-        self.view.is_holder = False  # which of the two holds the session cannot be reported
+        self.view.is_holder = False  # the holder of the two is unknown
         return ProducerConflict(self.session_id, shared)
 
     def lose(self) -> None:

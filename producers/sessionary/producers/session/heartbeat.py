@@ -21,7 +21,7 @@ from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_m
 from sessionary.schemas.types import Limits
 
 BeatsWith = Literal["process", "thread", "task"]
-"""What must be alive for a session's heartbeats: the process, or the creating thread or task."""
+"""The owner whose life keeps heartbeats: the process, or the creating thread or task."""
 
 IsAlive = Callable[[], bool]
 

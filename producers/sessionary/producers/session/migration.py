@@ -125,7 +125,7 @@ class Migration:
                     view = yield Do(core.fetch_view)
                 except Unavailable:
                     continue  # the processor continues, and may report it later
-            raise Unavailable(f"how migration {offered.migration_id} ended is not known; sync() tells it later", 1.0)
+            raise Unavailable(f"how migration {offered.migration_id} ended is not known; sync() shows it later", 1.0)
         finally:
             with core.lock:
                 if known.offered == offered.migration_id:

@@ -102,7 +102,7 @@ class SessionLock:
         self._lock.release()
 
 
-_HELD_REMEDY = "it goes on once they resume it, or by resume()"
+_HELD_REMEDY = "it continues once they resume it, or by resume()"
 
 
 class LocalView:

@@ -7,7 +7,7 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.types import RejectionReason
 
 VerdictOutcome = Literal["applied", "rejected", "duplicate"]
-"""What became of an event. A duplicate repeats an event that was judged before."""
+"""The outcome of an event. A duplicate repeats an event that was judged before."""
 
 
 class NamedSession(Protocol):

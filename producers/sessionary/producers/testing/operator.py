@@ -73,7 +73,7 @@ class OperatorHand:
         return self._act(session, SessionResumed(message=reason, as_operator=True))
 
     def cancel(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
-        """End a session that is called off."""
+        """Cancel a session."""
         return self._act(session, SessionTerminated("cancelled", reason, as_operator=True))
 
     def claim(self, session: NamedSession | str, service_id: str, reason: str | None = None) -> JudgedEvent:
@@ -81,11 +81,11 @@ class OperatorHand:
         return self._act(session, SessionTakenOver(reason, as_operator=True), service_id)
 
     def approve(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
-        """Answer the question that a session waits with: yes."""
+        """Answer a session's open question: yes."""
         return self._act(session, SessionResumed(approved=True, message=reason, as_operator=True))
 
     def deny(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
-        """Answer the question that a session waits with: no."""
+        """Answer a session's open question: no."""
         return self._act(session, SessionResumed(approved=False, message=reason, as_operator=True))
 
     def answer_with(self, decide: Decide | None) -> None:

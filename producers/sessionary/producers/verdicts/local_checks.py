@@ -153,7 +153,7 @@ def find_objection(payload: Payload, bar: Bar, state: str, service_id: str) -> N
     event_type = EVENT_TYPES[type(payload)]
     if bar.reason == "not_member":
         detail = f"{event_type} is for the owning service and those of registered agents, of which {service_id} is none"
-        return NotAllowed(bar.reason, f"{detail} as far as this object knows; sync() tells", state, event_type)
+        return NotAllowed(bar.reason, f"{detail} as far as this object knows; sync() updates it", state, event_type)
     if bar.reason == "not_owner":
         return NotAllowed(
             bar.reason, f"{event_type} is for the owning service only, which {service_id} is not", state, event_type

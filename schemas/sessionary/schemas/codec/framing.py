@@ -49,7 +49,7 @@ from sessionary.schemas.records import Position, QuotaVerdict, RulesActivation, 
 from sessionary.schemas.rules import known_rules, newest_known, rules_to_write
 
 CONFLUENT = b"\x00"
-_ON_EVENTS = (Event, Tick, RulesActivation, QuotaVerdict)  # a union would be made anew by each call
+_ON_EVENTS = (Event, Tick, RulesActivation, QuotaVerdict)  # each call would make a new union
 _FETCHED_MAX = 1_024
 _HEADER_BYTES = 10
 

@@ -48,7 +48,7 @@ class RunResumed(NamedTuple):
 
     Attributes:
         from_step: The step with which it continues, if that is known.
-        reason: Why it continues, for people.
+        reason: The reason for which it continues, for people.
     """
 
     from_step: str | None = None
@@ -68,7 +68,7 @@ class RunFailed(NamedTuple):
 
     Attributes:
         error: The failure.
-        reason: Why it was decided that the run ends, for people; None if the failure itself ended
+        reason: The reason for which the run was ended, for people; None if the failure itself ended
             it.
     """
 
@@ -89,7 +89,7 @@ class PlanRecorded(NamedTuple):
 
 
 class PlanReplaced(NamedTuple):
-    """A new plan of a run, and why."""
+    """A new plan of a run, with the reason."""
 
     plan_json: str
     reason: str
@@ -102,8 +102,8 @@ class StepStarted(NamedTuple):
         name: The step's name, unique in its run.
         attempt: From 1; 0 for work that is only reported as a step: its run keeps no record of it.
         input_json: The step's input, as JSON.
-        limit_ms: How long the attempt may take; None: it has no separate limit.
-        reason: Why the step is tried again, for people; None in its first attempt.
+        limit_ms: Time limit of the attempt; None: no separate limit.
+        reason: The reason for which the step is tried again, for people; None in its first attempt.
     """
 
     name: str
@@ -151,7 +151,7 @@ class ToolCallStarted(NamedTuple):
         try_number: From 1.
         side_effect: The call changes something outside.
         queryable: The tool can be asked later whether the call took effect.
-        limit_ms: How long the call may take; None: the session's limit for tools.
+        limit_ms: Time limit of the call; None: the session's limit for tools.
     """
 
     tool_call_id: str
@@ -197,7 +197,7 @@ class ToolCallUnknown(NamedTuple):
 
 
 class ToolCallResolved(NamedTuple):
-    """The outcome of an unknown tool call was found out."""
+    """The outcome of an unknown tool call was resolved."""
 
     tool_call_id: str
     tool_name: str

@@ -55,13 +55,12 @@ class SessionPaused(NamedTuple):
     """The session is held: Active to Paused (transition T04).
 
     Attributes:
-        kind: Why it is held.
+        kind: The reason for which the session is held.
         reason: The same for people.
-        snapshot: The state at this point; required, but of an operator's pause.
+        snapshot: The state at this point; required, except for an operator's pause.
         question: The question to a person, if the session waits for an answer.
-        answer_ms: For so long it may be answered, in ms of log time; None: for as long as the limit
-            `hold_ms`.
-        as_operator: An operator asked for it, by the control API.
+        answer_ms: Time for an answer, in ms of log time; None: the limit `hold_ms`.
+        as_operator: An operator requested the event, by the control API.
     """
 
     kind: PauseKind
@@ -73,17 +72,17 @@ class SessionPaused(NamedTuple):
 
 
 class SessionResumed(NamedTuple):
-    """Asks to be Active again, from Paused (transition T05) or Timeout (T07).
+    """Requests the state Active again, from Paused (transition T05) or Timeout (T07).
 
     If it is applied, the processor raises the epoch.
 
     Attributes:
         snapshot_id: The snapshot from which work continues; if given, the session's last.
         resume_plan: The agent's next actions, for people.
-        approved: The answer to the question that the session waits with; None: none is given.
-        question_id: The question that is answered; if given, it must be the open one.
+        approved: The answer to the session's open question; None: no answer.
+        question_id: The answered question; if given, it must be the open question.
         message: The operator's message, for people.
-        as_operator: An operator asked for it, by the control API.
+        as_operator: An operator requested the event, by the control API.
     """
 
     snapshot_id: str | None = None
@@ -100,7 +99,7 @@ class SessionTimedOut(NamedTuple):
     Attributes:
         clock: The clock that fired.
         limit_ms: Its limit in ms.
-        due_at: When it was due; µs since the epoch.
+        due_at: The clock's deadline; µs since the epoch.
     """
 
     clock: ClockName
@@ -127,10 +126,10 @@ class SessionTerminated(NamedTuple):
     """The session ends, from Timeout (transition T08), Paused (T09), Error (T12) or Active (T13).
 
     Attributes:
-        reason: Why; which reasons are allowed depends on the state.
+        reason: The reason; the allowed reasons depend on the state.
         message: The same for people.
         snapshot: The last state, if it is not sent yet.
-        as_operator: An operator asked for it, by the control API.
+        as_operator: An operator requested the event, by the control API.
     """
 
     reason: TerminationReason
@@ -143,7 +142,7 @@ class SessionArchived(NamedTuple):
     """The session is over: Terminated to Archived (transition T14); only a processor makes it.
 
     Attributes:
-        retain_until: When its records may be deleted; µs since the epoch.
+        retain_until: Time from which the session's records may be deleted; µs since the epoch.
     """
 
     retain_until: int
@@ -155,7 +154,7 @@ class SessionTakenOver(NamedTuple):
     If it is applied, the processor raises the epoch, and the sender's service owns the session.
 
     Attributes:
-        reason: Why, for people.
+        reason: The reason, for people.
         as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
     """
 
@@ -176,11 +175,11 @@ class SessionActivity(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Sign of life; restarts the inactivity clock. It has no sequence number and is never spooled.
+    """A sign of life, which restarts the inactivity clock. It has no number and is never spooled.
 
     Attributes:
         last_seq: The last sequence number that the client used in this session.
-        elapsed_s: How long the run that the envelope names has been at work, in seconds.
+        elapsed_s: Running time of the run that the envelope names, in seconds.
     """
 
     last_seq: int
@@ -191,8 +190,8 @@ class ProgressReported(NamedTuple):
     """Progress of the current work.
 
     Attributes:
-        progress: How much is done, in the agent's unit.
-        total: How much there is, in the same unit.
+        progress: The amount that is done, in the agent's unit.
+        total: The whole amount, in the same unit.
         message: The same for people.
     """
 
@@ -208,9 +207,9 @@ class StateUpdated(NamedTuple):
         base_version: The version that the agent changed; rejected if it is not the current one.
         new_version: `base_version` + 1.
         state_json: The whole state as JSON.
-        updating_at: When the agent began to update the state; µs since the epoch. With it the event
-            stands for its two changes of phase too.
-        persisting_at: When the agent began to send the new state; µs since the epoch.
+        updating_at: Time at which the agent began to update the state; µs since the epoch. With it
+            the event also replaces the two changes of phase.
+        persisting_at: Time at which the agent began to send the new state; µs since the epoch.
     """
 
     base_version: int
@@ -227,7 +226,7 @@ class ResourcesReleased(NamedTuple):
         cleanup_id: The id of the request.
         actions: Every requested step, and whether it was done.
         bytes_released: Memory that was freed, in bytes, if known.
-        host_lost: The host is gone, and its resources with it; such clean-ups are counted apart.
+        host_lost: The host is gone, with its resources; such clean-ups are counted separately.
     """
 
     cleanup_id: str
@@ -238,9 +237,9 @@ class ResourcesReleased(NamedTuple):
 
 # Events of a session that moves to another service.
 #
-# Its owner, or an operator, offers it to a target. The target loads it while the owner still
-# works, and says so. Then the processor holds the session, and the target accepts the state that
-# it has.
+# The owner, or an operator, offers the session to a target. The target loads the session while the
+# owner still works, and reports this. Then the processor holds the session, and the target accepts
+# its state.
 
 
 class SessionMigrationOffered(NamedTuple):
@@ -250,7 +249,7 @@ class SessionMigrationOffered(NamedTuple):
         migration_id: UUID, chosen by the sender.
         target_service: The service that is to own the session.
         ttl_ms: Time in ms after which the migration is aborted if it is not completed.
-        reason: Why, for people.
+        reason: The reason, for people.
         as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
     """
 
@@ -272,13 +271,13 @@ class SessionMigrationLoaded(NamedTuple):
 
 
 class SessionMigrationAccepted(NamedTuple):
-    """The target takes the session over, if it has the state that the session has.
+    """The target takes the session over, if it has the session's state.
 
     Attributes:
         target_service: The sender's service.
         migration_id: The migration.
-        version: Version of the state that the target has.
-        content_hash: SHA-256 of that state as the target computed it, in hex.
+        version: Version of the target's state.
+        content_hash: SHA-256 of the target's state, as the target computed it, in hex.
     """
 
     target_service: str
@@ -290,7 +289,7 @@ class SessionMigrationAccepted(NamedTuple):
 class SessionMigrationCompleted(NamedTuple):
     """The session has a new owner.
 
-    Only a processor may say so, and it does by an audit record.
+    Only a processor may report this, by an audit record.
     """
 
     from_service: str
@@ -298,10 +297,10 @@ class SessionMigrationCompleted(NamedTuple):
 
 
 class SessionMigrationAborted(NamedTuple):
-    """The migration is called off; the owner does not change.
+    """The migration is aborted; the owner does not change.
 
     Attributes:
-        reason: Why, for people.
+        reason: The reason, for people.
         migration_id: The migration.
         as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
     """
@@ -315,7 +314,7 @@ class SessionMigrationAborted(NamedTuple):
 
 
 class LlmDecision(NamedTuple):
-    """What a model chose, and from which options."""
+    """A choice of a model, with its options."""
 
     model: str | None = None
     chosen_tools: Sequence[str] = ()
@@ -402,10 +401,10 @@ class AgentRegistered(NamedTuple):
     """An agent joins the session.
 
     Attributes:
-        role: The agent's role, which decides what it sees: researcher, analyzer, writer, or other.
-        agent_id: The agent that joins; None: the one that sends.
-        service_id: The agent's service, a member of the session from then on; None: the one that
-            sends.
+        role: The agent's role, which decides its view: researcher, analyzer, writer, or other.
+        agent_id: The agent that joins; None: the sender.
+        service_id: The agent's service, a member of the session from then on; None: the sender's
+            service.
         as_operator: An operator registers the agent.
     """
 
@@ -422,9 +421,9 @@ class AgentTaskUpdated(NamedTuple):
         task: The task that is the agent's from now on, or that it completed; None: its current one.
         completed: The task is done.
         from_snapshot_id: The agent's last snapshot, as the sender knows it.
-        to_snapshot_id: The new one; None: it has the event's id.
-        agent_id: The agent; None: the one that sends.
-        result_json: The task's result that the agent shares; a larger one is an artifact.
+        to_snapshot_id: The new snapshot; None: it has the event's id.
+        agent_id: The agent; None: the sender.
+        result_json: The task's result that the agent shares; a larger result is an artifact.
         artifact_id: The artifact that has the result.
         shared_key: The key under which the result is shared; None: the agent's id, `_` and the
             task.
@@ -446,9 +445,9 @@ class ContextSynced(NamedTuple):
     Attributes:
         from_agent_id: The giver.
         to_agent_id: The taker.
-        sync_type: Why, for programs: `handoff`, or any other.
+        sync_type: The reason, for programs: `handoff`, or any other.
         shared_json: Data that is passed besides the shared results.
-        from_snapshot_id: The giver's snapshot that is handed over; None: its last one.
+        from_snapshot_id: The giver's snapshot that is handed over; None: the giver's last snapshot.
     """
 
     from_agent_id: str

@@ -242,7 +242,7 @@ def describe_unreadable_batch(message: Message) -> str:
 
 # An operator's options for a batch that a client sent.
 HELP: Final = (
-    "If it is damaged, bring a replica back that has it intact; otherwise skip the batch: sessionary partition skip "
-    "with this offset. The sink of the history leaves it out too, once the audit trail in ClickHouse says so. Find the "
-    "client that sent it"
+    "If the batch is damaged, restore a replica that has it intact; otherwise skip it: sessionary partition skip "
+    "with this offset. The sink of the history leaves the batch out too, once the audit trail in ClickHouse has the "
+    "decision. Find the client that sent it"
 )

@@ -26,12 +26,12 @@ class AuditRecord(NamedTuple):
     audit_seq: int  # Per session, from 1, without gaps; 0 if no session is known
     kind: AuditKind
     transition: str | None  # Id of the transition, from T01 to T14; None for other kinds
-    event_id: str | None  # Of the event that caused it
+    event_id: str | None  # Id of the event that caused the record
     event_type: str
     from_state: SessionStateName
     to_state: SessionStateName
     reason_code: str
-    reason: str  # For people; names the limit that was hit
+    reason: str  # For people; names the exceeded limit
     security: bool
     cleanup_id: str | None
     cleanup_actions: Sequence[str]  # Requested; not done yet
@@ -53,34 +53,34 @@ class AuditRecord(NamedTuple):
     gap_first: int | None
     gap_last: int | None
     context_bytes: int | None
-    occurred_at: int  # Of a timeout: when it was due
-    appended_at: int  # Log time of the record that caused it
-    due_at: int | None  # Of a timeout: when it was due
-    fired_at: int | None  # Of a timeout: log time of the record with which it fired
+    occurred_at: int  # For a timeout: the deadline
+    appended_at: int  # Log time of the record that caused this one
+    due_at: int | None  # For a timeout: the deadline
+    fired_at: int | None  # For a timeout: log time of the record with which it fired
     source_partition: int
     source_offset: int
-    source_n: int  # Which of that record's outcomes
-    batch_number: int  # The transaction that wrote it
+    source_n: int  # Number of the outcome among those of the causing record
+    batch_number: int  # The transaction that wrote the record
     retention_class: str
-    retain_until: int  # The record may be deleted then
-    personal_until: int | None = None  # Personal columns are blanked then
-    run_id: str | None = None  # Of the run, for records of the kind run
-    from_run_state: str | None = None  # The run's state before
-    to_run_state: str | None = None  # The run's state after
-    tool_name: str | None = None  # Of the call, for records of the kind tool_call
+    retain_until: int  # Time from which the record may be deleted
+    personal_until: int | None = None  # Time at which personal columns are blanked
+    run_id: str | None = None  # The run, for records of the kind run
+    from_run_state: str | None = None  # The run's former state
+    to_run_state: str | None = None  # The run's new state
+    tool_name: str | None = None  # The called tool, for records of the kind tool_call
     idem_key: str | None = None  # The call's key
-    from_call_state: str | None = None  # The call's state before
-    to_call_state: str | None = None  # The call's state after
-    step_name: str | None = None  # Of the step, for records of the kind step
-    step_attempt: int | None = None  # Number of the attempt at it, for the same records
-    from_step_state: str | None = None  # The step's state before
-    to_step_state: str | None = None  # The step's state after
+    from_call_state: str | None = None  # The call's former state
+    to_call_state: str | None = None  # The call's new state
+    step_name: str | None = None  # The step's name, for records of the kind step
+    step_attempt: int | None = None  # Number of the attempt, for the same records
+    from_step_state: str | None = None  # The step's former state
+    to_step_state: str | None = None  # The step's new state
     checkpoint_id: str | None = None  # The last checkpoint of the run, for records of the kind run
-    migration_id: str | None = None  # Of the migration, for records of the kind migration
-    from_service: str | None = None  # The owning service before it
-    to_service: str | None = None  # The service that it goes to
-    migration_step: str | None = None  # How far it is: one of `MigrationStep`
-    snapshot_id: str | None = None  # That a pause or an end left, for records of transitions
+    migration_id: str | None = None  # The migration, for records of the kind migration
+    from_service: str | None = None  # The owning service before the migration
+    to_service: str | None = None  # The migration's target
+    migration_step: str | None = None  # The step that the migration has reached: one of `MigrationStep`
+    snapshot_id: str | None = None  # The snapshot of a pause or an end, for records of transitions
 
 
 class RejectedEvent(NamedTuple):
@@ -104,7 +104,7 @@ class RejectedEvent(NamedTuple):
 
 
 class BatchRecord(NamedTuple):
-    """One transaction of a partition: offsets and counts of what it applied."""
+    """One transaction of a partition: offsets, and counts of the applied records."""
 
     partition: int
     number: int  # From 1, without gaps
@@ -117,14 +117,14 @@ class BatchRecord(NamedTuple):
     timers: int
     ticks: int
     started_at: int  # The processor's clock
-    previous_acknowledged_at: int | None  # When the batch before it was acknowledged, if known
+    previous_acknowledged_at: int | None  # Acknowledgement of the batch before, if known
     instance: str
-    rules: int = 1  # Version of the rules that its records were judged by
-    fenced_beats: int = 0  # Heartbeats of fenced clients without a record on `rejected`; `rejected` leaves them out
+    rules: int = 1  # Version of the rules by which the records were judged
+    fenced_beats: int = 0  # Heartbeats of fenced clients without a record on `rejected`; `rejected` excludes them
 
 
 class BatchAcknowledged(NamedTuple):
-    """Says when the last transaction before a pause was acknowledged.
+    """Reports the acknowledgement of the last transaction before a pause.
 
     For any other transaction, the next `BatchRecord` reports it. Written outside of transactions;
     may be lost, or come twice.
@@ -143,7 +143,7 @@ class BatchAcknowledged(NamedTuple):
 
 
 class CleanupRequest(NamedTuple):
-    """Asks the service that owns a session to release the session's resources.
+    """Requests the release of a session's resources from the service that owns the session.
 
     The service does the actions in their order, and confirms each in `ResourcesReleased`. A request
     may be delivered again, with the same `cleanup_id`.
@@ -154,8 +154,8 @@ class CleanupRequest(NamedTuple):
         session_id: The session.
         service_id: The service that is asked: the session's owner.
         epoch: The session's epoch at the request.
-        reason_code: Why, for programs: the reason of the transition.
-        reason: Why, for people.
+        reason_code: The reason of the transition, for programs.
+        reason: The reason, for people.
         actions: Names of the steps, in the order in which they are to be done.
         requested_at: Log time of the request; µs since the epoch.
         context_bytes: Size of the model's context, in bytes, if known.
@@ -174,7 +174,7 @@ class CleanupRequest(NamedTuple):
 
 
 class TaskRequest(NamedTuple):
-    """Asks the service that owns a session to carry out a task: a detached run that was queued.
+    """Requests a task from the service that owns a session; a task is a queued, detached run.
 
     A worker of the service starts the run and ends it. A request may be delivered again.
 
@@ -207,7 +207,7 @@ class TaskRequest(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Says on the events topic that time has passed. The broker stamps it.
+    """Reports on the events topic that time has passed. The broker stamps the record.
 
     Attributes:
         instance: The processor that sent it.
@@ -217,9 +217,9 @@ class Tick(NamedTuple):
 
 
 class RulesActivation(NamedTuple):
-    """Says on the events topic that a partition is judged by other rules from this record on.
+    """Begins other rules for a partition of the events topic, from this record on.
 
-    It counts only if the partition's owner announced it in the changelog.
+    The record counts only if the partition's owner announced it in the changelog.
 
     The first attributes are those of `RuleSet`.
 
@@ -250,7 +250,7 @@ class RulesActivation(NamedTuple):
 
 
 class MigrationRequest(NamedTuple):
-    """Asks the target of a migration for its next step: to load the session, or to accept it.
+    """Requests the next step from the target of a migration: to load the session, or to accept it.
 
     A request may be delivered again.
 
@@ -285,48 +285,48 @@ class MigrationRequest(NamedTuple):
 
 # Records of the quotas of tenants; times are ms of log time.
 #
-# A claim is named by its session, its run if one asks, and the offset of the event that asked.
+# Session, run (if one requests the slot) and the offset of the requesting event name a claim.
 
 
 class QuotaNotice(NamedTuple):
-    """Says on the quotas topic what became of a claim to a tenant's quota, or of tokens.
+    """Reports on the quotas topic a change of a claim to a tenant's quota, or a use of tokens.
 
-    Those that were used are reported to each quota for which the session's events ask.
+    Used tokens are reported to each quota for which the session's events request slots.
     """
 
     quota: QuotaName
     step: QuotaStep
     tenant_id: str
     session_id: str
-    run_id: str  # Empty if the session itself asks, or used tokens
-    offset: int  # Of the event that asked, or used tokens, in its session's partition
-    tokens: int = 0  # So many were used; 0 for a claim
+    run_id: str  # Empty if the session itself requests the slot, or used tokens
+    offset: int  # Offset of the event that requested the slot or used tokens, in its session's partition
+    tokens: int = 0  # Number of used tokens; 0 for a claim
 
 
 class QuotaVerdict(NamedTuple):
-    """Says on the events topic what was decided about a claim to a tenant's quota.
+    """Reports on the events topic the verdict on a claim to a tenant's quota.
 
-    It counts only for a claim that stands open in the row of its run, or of its session.
+    The verdict counts only for an open claim in the row of its run, or of its session.
     """
 
     quota: QuotaName
-    run_id: str  # Empty if the session itself asks
-    offset: int  # Of the event that asked
+    run_id: str  # Empty if the session itself requests the slot
+    offset: int  # Offset of the requesting event
     granted: bool
     limit: int  # The tenant's limit at the decision
-    instance: str  # The processor that sent it
-    token_limit: int | None = None  # The tenant's, if the claim was rejected because of it
+    instance: str  # The processor that sent the record
+    token_limit: int | None = None  # The tenant's token limit, if it caused the rejection
 
 
 class TenantQuota(NamedTuple):
-    """The claims to one quota of a tenant, and its tokens, as the changelog of quotas has them."""
+    """A tenant's claims to one quota, and its tokens: a row in the changelog of quotas."""
 
     tenant_id: str
     quota: QuotaName
     limit: int  # The tenant's limit at the last decision
-    looked_at: int  # When the limit was last looked at. Log time, ms
-    claims: Sequence[QuotaClaim]  # In the order in which they were asked for
+    looked_at: int  # Time at which the limit was last checked. Log time, ms
+    claims: Sequence[QuotaClaim]  # In the order of their requests
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
-    tokens: int = 0  # So many the tenant has used in its present window
-    tokens_until: int = 0  # When that window ends; 0 if no token was used in it. Log time, ms
-    token_limit: int | None = None  # At the last decision; None if the tenant had none
+    tokens: int = 0  # Number of tokens that the tenant has used in its present window
+    tokens_until: int = 0  # End of the present window; 0 if no token was used in it. Log time, ms
+    token_limit: int | None = None  # The limit at the last decision; None without one

@@ -58,7 +58,7 @@ class LogSettings(EnvSettings):
     """The settings of a server role's log."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="least level of what a role writes to stderr"
+        "INFO", description="lowest level of the lines that a role writes to stderr"
     )
     log_format: Literal["json", "text"] | None = Field(
         None, description="form of a role's log lines: json or text; by default text on a terminal, else json"
@@ -93,7 +93,7 @@ class KafkaSettings(EnvSettings):
         None, description="URL of the schema registry for values in Confluent's framing; needs the extra `registry`"
     )
     schema_registry_username: str | None = Field(None, description="user of the schema registry (basic authentication)")
-    schema_registry_password: SecretStr | None = Field(None, description="password of that user")
+    schema_registry_password: SecretStr | None = Field(None, description="password of the schema registry's user")
     schema_registry_ca_location: str | None = Field(
         None, description="file of the certificate authority of the schema registry; by default the system's"
     )

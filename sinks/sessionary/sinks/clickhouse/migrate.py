@@ -2,7 +2,7 @@
 
 Sinks only check the tables. `schema_migrations` has a checksum of each migration that was applied.
 A migration is applied once, and again from its start if it was interrupted. `schema_views` has each
-view that was made, with the hash of the server's definition. A view is made anew if its file, any
+view that was made, with the hash of the server's definition. A view is recreated if its file, any
 view or table that it uses, or its definition differs. Views are noted once all are made: if one
 fails, the next run makes them again. Views that others made are neither replaced nor dropped.
 """
@@ -73,7 +73,7 @@ class View(NamedTuple):
     """A plain view.
 
     The checksum is that of its text, of the views that it uses and of the last migration: the
-    server keeps the columns' types in a view, so a view is made anew after each of them.
+    server keeps the columns' types in a view, so each migration recreates the view.
     """
 
     name: str

@@ -320,7 +320,7 @@ class SinkConsumer:
     def _end_pause(self) -> None:
         if not self._pause.is_active:
             return
-        _log.warning("the sink goes on after %(reason)s", reason=self._pause.reason)
+        _log.warning("the sink continues after %(reason)s", reason=self._pause.reason)
         self._pause.end()
         self._metrics.clear_blocked()
         self._consumer.resume(

@@ -19,8 +19,8 @@ TOPIC_REPLACED: Final = "topic_replaced"
 _BOUNDS_S: Final = 5.0
 # An operator's options.
 _HELP: Final = (
-    "sessionary integrity check tells what is missing. To give it up, restart this sink once with "
-    "SESSIONARY_SINK_ACCEPT_GAPS={}: it goes on where the log begins"
+    "sessionary integrity check lists the missing records. To give them up, restart this sink once with "
+    "SESSIONARY_SINK_ACCEPT_GAPS={}: the sink continues where the log begins"
 )
 # After a fatal error a consumer answers `_FATAL` to every call, and fetches nothing any more.
 _FENCED_CODES: Final = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
@@ -174,7 +174,7 @@ class LogGuard:
             self._blocked.block_partition(consumer, partition, reason, what, now_s)
             return plan
         _log.error(
-            "partition %(partition)d: %(what)s; this is accepted, and reading goes on at %(offset)d",
+            "partition %(partition)d: %(what)s; this is accepted, and reading continues at %(offset)d",
             what=what,
             partition=partition,
             offset=low,

@@ -54,22 +54,22 @@ _HANDOVER: Final = {
     **object_schema(
         from_agent_id=about(TEXT, "the giver"),
         from_snapshot_id=about(TEXT, "the giver's snapshot"),
-        sync_type=about(TEXT, "why, for programs: handoff …"),
-        at_ms=about(NUMBER, "when it was accepted, in ms of log time"),
+        sync_type=about(TEXT, "the reason, for programs: handoff …"),
+        at_ms=about(NUMBER, "time of its acceptance, in ms of log time"),
     ),
     "type": ["object", "null"],
-    "description": "the last hand-over that it got; null if there was none",
+    "description": "the last hand-over that the agent received; null without one",
 }
 _AGENT: Final[dict[str, Any]] = {
     "agent_id": TEXT,
-    "role": about(TEXT, "what it does, and so what it sees: researcher, analyzer, writer …"),
-    "service_id": about(TEXT, "its service, which is a member of the session by that"),
-    "current_task": about(TEXT_OR_NULL, "null if it has none"),
+    "role": about(TEXT, "the agent's role, which decides its view: researcher, analyzer, writer …"),
+    "service_id": about(TEXT, "the agent's service, a member of the session"),
+    "current_task": about(TEXT_OR_NULL, "null without one"),
     "completed_tasks": about(_TEXTS, "in the order of their completion"),
-    "shared_keys": about(_TEXTS, "the keys of what it shares itself"),
+    "shared_keys": about(_TEXTS, "keys of the agent's own shared results"),
     "snapshot_id": about(TEXT, "the last snapshot: each change of the tasks makes one"),
-    "timestamp_ms": about(NUMBER, "when that was made, in ms of log time"),
-    "registered_at_ms": about(NUMBER, "when it was registered, in ms of log time"),
+    "timestamp_ms": about(NUMBER, "time of the last snapshot, in ms of log time"),
+    "registered_at_ms": about(NUMBER, "time of the registration, in ms of log time"),
     "handover": _HANDOVER,
 }
 AGENT_SCHEMAS: Final[dict[str, Any]] = {
@@ -81,21 +81,21 @@ AGENT_SCHEMAS: Final[dict[str, Any]] = {
     "AgentView": object_schema(
         agent_state=object_schema(
             **_AGENT,
-            shared_context=about(_CONTEXT, "what all agents had shared when the snapshot was made: JSON texts by key"),
+            shared_context=about(_CONTEXT, "shared results of all agents at the snapshot: JSON texts by key"),
         ),
-        visible_context=about(_CONTEXT, "what it sees now: JSON texts by key"),
+        visible_context=about(_CONTEXT, "results that the agent sees now: JSON texts by key"),
         results={"type": "array", "items": {"$ref": "#/components/schemas/SharedResult"}},
-        dependencies=about(_TEXTS, "ids of the agents that it depends on"),
+        dependencies=about(_TEXTS, "ids of the agents on which this one depends"),
         **LOG_POSITION,
     ),
     "SharedResult": object_schema(
         key=about(TEXT, "by default the author's id, `_` and the task"),
         agent_id=about(TEXT, "the author"),
-        role=about(TEXT, "the author's role, by which it is seen"),
+        role=about(TEXT, "the author's role, which decides the views"),
         task=TEXT,
-        number=about(NUMBER, "from 1, in the order in which the session's agents shared"),
-        at_ms=about(NUMBER, "when it was accepted, in ms of log time"),
-        result_json=about(TEXT_OR_NULL, "the result; of a large one, its reference and summary"),
+        number=about(NUMBER, "from 1, in the order of the session's shared results"),
+        at_ms=about(NUMBER, "time of its acceptance, in ms of log time"),
+        result_json=about(TEXT_OR_NULL, "the result, or reference and summary of a large one"),
         artifact_id=about(TEXT_OR_NULL, "the artifact that has the result"),
     ),
 }
@@ -110,10 +110,10 @@ AGENT_PATHS: Final[dict[str, Any]] = {
     },
     "/v1/sessions/{session_id}/agents/{agent_id}": {
         "get": {
-            "summary": "An agent, what it sees of the others, and on whom it depends",
+            "summary": "An agent, the shared results that it sees, and its dependencies",
             "parameters": [SESSION_PARAMETERS[0], _AGENT_ID, *SESSION_PARAMETERS[1:]],
             "responses": {
-                "200": json_answer("what the agent sees", "AgentView"),
+                "200": json_answer("the agent's view", "AgentView"),
                 **SESSION_ANSWERS,
                 "404": problem_response("the tenant has no such session, or the session no such agent"),
             },
@@ -127,7 +127,7 @@ AGENT_PATHS: Final[dict[str, Any]] = {
 
 CONVERSATION_SCHEMAS: Final[dict[str, Any]] = {
     "Conversation": object_schema(
-        turns=about(NUMBER, "how many turns the conversation has had"),
+        turns=about(NUMBER, "number of the conversation's turns"),
         messages={
             "type": "array",
             "maxItems": CONVERSATION_TURNS_MAX,
@@ -137,20 +137,20 @@ CONVERSATION_SCHEMAS: Final[dict[str, Any]] = {
     ),
     "Message": object_schema(
         turn=about(NUMBER, "from 1, in the order of the log"),
-        role=about(TEXT, "who speaks, in the agent's words: user, assistant, tool …"),
-        name=about(TEXT_OR_NULL, "of the tool, or of who speaks"),
+        role=about(TEXT, "role of the speaker, in the agent's words: user, assistant, tool …"),
+        name=about(TEXT_OR_NULL, "name of the tool or of the speaker"),
         content=about(TEXT_OR_NULL, "the text; the JSON of reference and summary, if an artifact has it"),
         artifact_id=about(TEXT_OR_NULL, "the artifact that has the text"),
-        run_id=about(TEXT_OR_NULL, "the run in which it was said"),
-        agent_id=about(TEXT, "the agent that sent it"),
+        run_id=about(TEXT_OR_NULL, "the run of the turn"),
+        agent_id=about(TEXT, "the agent that sent the turn"),
         service_id=about(TEXT, "that agent's service"),
-        at_ms=about(NUMBER, "when it was accepted, in ms of log time"),
+        at_ms=about(NUMBER, "time of its acceptance, in ms of log time"),
     ),
 }
 _LAST: Final = query_parameter(
     "last",
     {**NUMBER, "minimum": 0, "maximum": CONVERSATION_TURNS_MAX, "default": LAST_DEFAULT},
-    "how many turns, from the end",
+    "number of turns, from the end",
 )
 CONVERSATION_PATHS: Final[dict[str, Any]] = {
     "/v1/sessions/{session_id}/conversation": {
@@ -172,7 +172,7 @@ _LAST_EVENT_ID: Final[dict[str, Any]] = {
     "in": "header",
     "required": False,
     "schema": {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
-    "description": "the id of the last message that was read; it goes before `after`",
+    "description": "the id of the last message that was read; it takes precedence over `after`",
 }
 _MESSAGE: Final[dict[str, Any]] = {
     "type": "object",
@@ -181,15 +181,15 @@ _MESSAGE: Final[dict[str, Any]] = {
     "properties": {
         "id": {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
         "event": {**TEXT, "enum": ["state", "end"]},
-        "data": about(TEXT, "of a state, the JSON text of a `Session`"),
+        "data": about(TEXT, "the JSON text of a `Session`, for a state"),
     },
 }
 _STREAM: Final = (
     "server-sent events, until the session is archived or the worker no longer has its partition. At once, and after "
-    "each committed change of the session that is not only a sign of life: `id: <partition>:<offset>`, up to which "
+    "each committed change of the session except signs of life: `id: <partition>:<offset>`, up to which "
     "the state includes the log; `event: state`; `data:` a `Session` without a verdict. Several changes that are "
-    "committed together, or while the reader is slow, are one message. `event: end` says that the session was "
-    "archived; a stream that ends without it is to be asked for again, with `Last-Event-ID`. A comment comes every 5 s"
+    "committed together, or while the reader is slow, are one message. `event: end` reports that the session was "
+    "archived; request a stream that ends without this event again, with `Last-Event-ID`. A comment follows every 5 s"
 )
 FOLLOW_PATHS: Final[dict[str, Any]] = {
     "/v1/sessions/{session_id}/follow": {
@@ -215,29 +215,29 @@ FOLLOW_PATHS: Final[dict[str, Any]] = {
 _IDEMPOTENCY_KEY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "a request that is repeated with its key is judged once, and has the same answer",
+    "description": "a request that is repeated with its key is judged once, and gets the same answer",
     "schema": {**TEXT, "minLength": 1, "maxLength": 256},
 }
 _TENANT: Final = {
     "name": "tenant",
     "in": "query",
-    "description": "the session's tenant; needed if the token is of none",
+    "description": "the session's tenant; needed if the token names none",
     "schema": TEXT,
 }
 _REASON_OR_NULL: Final = {**TEXT_OR_NULL, "minLength": 1, "description": "for people; the audit trail keeps it"}
 _ACTIONS: Final = {
     "pause": ("Hold a session, with a snapshot of its committed state", False),
-    "resume": ("Let a held session go on; its holder is not fenced off", False),
-    "cancel": ("End a session that is called off", False),
-    "approve": ("Answer the question that a session waits with: yes", True),
-    "deny": ("Answer the question that a session waits with: no", True),
+    "resume": ("Resume a held session; its holder is not fenced", False),
+    "cancel": ("Cancel a session", False),
+    "approve": ("Answer a session's open question: yes", True),
+    "deny": ("Answer a session's open question: no", True),
 }
 
 
 def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
     fields = {"reason": _REASON_OR_NULL}
     if is_answer:
-        fields["question_id"] = about(TEXT_OR_NULL, "the question that is meant; 409 if another is open")
+        fields["question_id"] = about(TEXT_OR_NULL, "the answered question; 409 if another one is open")
     body = {**object_schema(**fields), "required": [] if is_answer else ["reason"]}
     return {
         "post": {
@@ -250,7 +250,7 @@ def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
                 "401": UNAUTHORIZED,
                 "403": NO_OPERATOR,
                 "404": problem_response("the tenant has no such session"),
-                "409": problem_response("the event was rejected; `reason` says why"),
+                "409": problem_response("the event was rejected; see `reason`"),
                 "410": problem_response("the session was archived"),
                 "503": problem_response("there is no verdict yet; see Retry-After"),
             },
@@ -258,14 +258,14 @@ def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
     }
 
 
-_SERVICE: Final = {**TEXT, "minLength": 1, "maxLength": 128, "description": "the service that is to own the session"}
+_SERVICE: Final = {**TEXT, "minLength": 1, "maxLength": 128, "description": "the service that becomes the owner"}
 _TARGET: Final = {
     "to": _SERVICE,
     "ttl_ms": {
         **NUMBER,
         "minimum": MIGRATION_TTL_MS_MIN,
         "maximum": MIGRATION_TTL_MS_MAX,
-        "description": f"aborted after it; default {MIGRATION_TTL_MS_DEFAULT:,}",
+        "description": f"the migration is aborted after this time; default {MIGRATION_TTL_MS_DEFAULT:,}",
     },
     "reason": _REASON_OR_NULL,
 }
@@ -292,7 +292,7 @@ PEOPLE_PATHS: Final[dict[str, Any]] = {
         "Call a migration off", {"reason": _REASON_OR_NULL}, [], "JudgedMigration"
     ),
     "/v1/sessions/{session_id}/claim": _move(
-        "Let a service own a session at once; its holder is fenced off", _CLAIM, ["for"], "JudgedClaim"
+        "Make a service the owner of a session at once; its holder is fenced", _CLAIM, ["for"], "JudgedClaim"
     ),
 }
 _JUDGED: Final = object_schema(
@@ -302,8 +302,8 @@ _JUDGED: Final = object_schema(
     epoch=NUMBER,
     version=NUMBER,
     reason_code=TEXT,
-    snapshot_id=about(TEXT, "the head of its chain of snapshots"),
-    event_id=about(TEXT, "of the event that was sent for the caller"),
+    snapshot_id=about(TEXT, "the head of the session's chain of snapshots"),
+    event_id=about(TEXT, "id of the event that was sent for the caller"),
     verdict=VERDICT,
 )
 PEOPLE_SCHEMAS: Final[dict[str, Any]] = {
@@ -341,7 +341,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         **PEOPLE_PATHS,
         "/v1/sessions/poll": {
             "post": {
-                "summary": "Which of many sessions of the caller's tenant differ from what a client knows of them",
+                "summary": "Those of many sessions of the caller's tenant that differ from a client's knowledge",
                 "requestBody": {
                     "required": True,
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SessionPoll"}}},
@@ -374,25 +374,25 @@ DOCUMENT: Final[dict[str, Any]] = {
             reason=REASON,
         ),
         "/v1/partitions/{partition}/accept-truncation": halt_operation(
-            "Go on in a log that lost records that were folded (`log_truncated`); needs the role operator",
+            "Continue in a log that lost folded records (`log_truncated`); needs the role operator",
             "the partition is not halted by `log_truncated`",
             reason=REASON,
         ),
         "/v1/partitions/{partition}/skip": halt_operation(
-            "Never judge the record at which a partition is halted; needs the role operator",
+            "Skip the record that halts a partition; needs the role operator",
             "the partition is not halted, or not at this record; `detail` names the right offset",
-            offset=about(NUMBER, "of the record at which it is halted"),
-            to=about(NUMBER_OR_NULL, "skip all records up to this offset; by default only that one"),
+            offset=about(NUMBER, "offset of the record that halts the partition"),
+            to=about(NUMBER_OR_NULL, "skip all records up to this offset; by default only the halting one"),
             reason=REASON,
         ),
         "/v1/partitions/{partition}/repair-clock": halt_operation(
-            "Set a clock that leapt to the broker's time; needs the role operator",
+            "Set a wrong clock to the broker's time; needs the role operator",
             "the clock is not ahead, or the broker's clock and the worker's differ",
             reason=REASON,
         ),
         "/v1/rules": {
             "get": {
-                "summary": "The rules that every partition is judged by; needs the role operator",
+                "summary": "The rules in force in every partition; needs the role operator",
                 "responses": {
                     "200": json_answer("all partitions, in order, and all workers of the group", "RulesList"),
                     "401": UNAUTHORIZED,
@@ -400,7 +400,7 @@ DOCUMENT: Final[dict[str, Any]] = {
                 },
             },
             "post": {
-                "summary": "Let newer rules begin everywhere, for good, or change a setting; needs the role operator",
+                "summary": "Activate newer rules everywhere, for good, or change a setting; needs the role operator",
                 "requestBody": {
                     "required": True,
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RulesActivation"}}},
@@ -414,23 +414,23 @@ DOCUMENT: Final[dict[str, Any]] = {
                     "403": NO_OPERATOR,
                     "409": problem_response(
                         "a worker of the group does not know the rules, or does not answer; a partition is not open; "
-                        "later rules are in force; or quotas are to begin, and no worker of that role runs "
+                        "later rules are in force; or quotas are requested, and no worker of that role runs "
                         "(`no_quota_worker`). Nothing was changed"
                     ),
                     "503": problem_response(
-                        "the worker may have lost its group, or Kafka does not tell whether a worker of quotas runs; "
+                        "the worker may have lost its group, or Kafka does not answer whether a worker of quotas runs; "
                         "see Retry-After"
                     ),
                 },
             },
         },
         "/healthz": open_operation(
-            "Whether the worker runs", "application/json", _503="the worker is ending, or a part of it hangs"
+            "Liveness of the worker", "application/json", _503="the worker is ending, or a part of it hangs"
         ),
         "/readyz": open_operation(
-            "Whether the worker has started, is in its group, and keeps up with its logs",
+            "Readiness of the worker: it has started, is in its group, and keeps up with its logs",
             "application/json",
-            _503="it is not; the body names the state of each partition",
+            _503="the worker is not ready; the body names the state of each partition",
         ),
         "/metrics": open_operation("Metrics in Prometheus' text format", "text/plain"),
         "/openapi.json": open_operation("This document", "application/json"),
@@ -454,33 +454,33 @@ DOCUMENT: Final[dict[str, Any]] = {
             "Partition": PARTITION,
             "RulesActivation": {
                 **object_schema(
-                    version=about(NUMBER, "of the rules that are to begin"),
+                    version=about(NUMBER, "version of the rules to activate"),
                     finished_run_days=about(
                         NUMBER_OR_NULL,
-                        "days for which a run that begins by them can be read after its end, "
-                        f"1 to {FINISHED_RUN_DAYS_MAX:,}; by default as it is in force",
+                        "days for which a run under these rules can be read after its end, "
+                        f"1 to {FINISHED_RUN_DAYS_MAX:,}; by default unchanged",
                     ),
                     quotas={
                         "type": ["boolean", "null"],
-                        "description": "whether runs that begin by them ask for their tenant's quota; by default as "
+                        "description": "true if runs under these rules request slots of their tenant's quota; by "
                         "it is in force",
                     },
                     resume_ms={
                         "type": ["integer", "null"],
                         "minimum": 1,
                         "maximum": RESUME_MS_MAX,
-                        "description": "ms for which a run may be resumed after it failed, as long as it can be read; "
-                        "by default as it is in force",
+                        "description": "ms for which a failed run may be resumed, as long as it can be read; "
+                        "by default unchanged",
                     },
                     session_quotas={
                         "type": ["boolean", "null"],
-                        "description": "whether sessions that are created by them ask for their tenant's quota; by "
-                        "default as it is in force",
+                        "description": "true if sessions under these rules request slots of their tenant's quota; by "
+                        "default unchanged",
                     },
                     token_quotas={
                         "type": ["boolean", "null"],
-                        "description": "whether the quotas that are asked for hear of the tokens that are used by "
-                        "them; by default as it is in force",
+                        "description": "true if used tokens under these rules are reported to the quotas in use; by "
+                        "default unchanged",
                     },
                 ),
                 "required": ["version"],
@@ -490,7 +490,7 @@ DOCUMENT: Final[dict[str, Any]] = {
                 workers={"type": "array", "items": {"$ref": "#/components/schemas/WorkerRules"}},
                 quota_workers=about(
                     NUMBER_OR_NULL,
-                    "how many workers of the role quotas run; null if Kafka does not tell, and after an "
+                    "number of running workers of the role quotas; null if Kafka does not answer, and after an "
                     "activation that does not turn quotas on",
                 ),
             ),

@@ -47,97 +47,101 @@ VERDICT: Final[dict[str, Any]] = {
 }
 _MIGRATION: Final = object_schema(
     migration_id=TEXT,
-    target_service=about(TEXT, "the service that is to own the session"),
+    target_service=about(TEXT, "the service that becomes the owner"),
     step={**TEXT, "enum": ["offered", "prepared", "completed", "aborted"]},
-    offered_at_ms=about(NUMBER, "when it was offered, in ms of log time since the epoch"),
-    ttl_ms=about(NUMBER, "aborted after so long"),
+    offered_at_ms=about(NUMBER, "time of the offer, in ms of log time since the epoch"),
+    ttl_ms=about(NUMBER, "the migration is aborted after so many ms"),
     from_state=about(TEXT, "the session's state before it was prepared"),
-    mismatches=about(NUMBER, "how often the target accepted another state than the session's"),
-    reason_code=about(TEXT_OR_NULL, "why it was aborted; else null"),
+    mismatches=about(NUMBER, "number of times that the target accepted another state than the session's"),
+    reason_code=about(TEXT_OR_NULL, "reason of the abort; else null"),
 )
 SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
     tenant_id=TEXT,
     state=TEXT,
     phase=TEXT_OR_NULL,
-    reason_code=about(TEXT, "why it is in its state"),
+    reason_code=about(TEXT, "reason of its state"),
     epoch=NUMBER,
     version=NUMBER,
     owner_service=TEXT,
-    agent_id=about(TEXT, "the agent that created the session, or took it over last"),
-    holder=about(TEXT_OR_NULL, "producer id of the client that created the session, or took it over last"),
-    holder_epoch=about(NUMBER, "the last epoch that a client's event has given; the holder may go on from it"),
+    agent_id=about(TEXT, "the agent that created the session, or was the last to take it over"),
+    holder=about(TEXT_OR_NULL, "producer id of the client that created the session, or was the last to take it over"),
+    holder_epoch=about(NUMBER, "the last epoch that a client's event caused; the holder may continue from it"),
     question={
         "oneOf": [object_schema(question_id=TEXT, text=TEXT, answer_ms=NUMBER), {"type": "null"}],
-        "description": "that the session waits with, for `answer_ms` from its pause on",
+        "description": "the open question, which may be answered for `answer_ms` from the pause on",
     },
     answer={
         "oneOf": [
             object_schema(question_id=TEXT, approved={"type": "boolean"}, reason_code=TEXT, by=TEXT, text=TEXT_OR_NULL),
             {"type": "null"},
         ],
-        "description": "how its last question ended: approved, denied or expired",
+        "description": "the answer to the last question: approved, denied or expired",
     },
     state_json=about(TEXT, "the session's content: JSON text"),
     state_schema_version=NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},
     limits=object_schema(**dict.fromkeys(SessionLimits._fields, NUMBER)),
-    data_classes={"type": "array", "description": "classes of the data that it handles", "items": TEXT},
-    deadline_ms=about(NUMBER, "when the next clock fires, in ms of log time since the epoch"),
+    data_classes={"type": "array", "description": "classes of the session's data", "items": TEXT},
+    deadline_ms=about(NUMBER, "time at which the next clock fires, in ms of log time since the epoch"),
     agents={
         "type": "array",
-        "description": "its agents, whose services are members of it",
+        "description": "the session's agents, whose services are its members",
         "items": object_schema(agent_id=TEXT, role=TEXT, service_id=TEXT, snapshot_id=TEXT),
     },
     rejections=_REJECTIONS,
-    migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last one; null if there never was one"},
-    awaits_quota={"type": "boolean", "description": "whether it waits until its tenant's quota admits it"},
+    migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last migration; null without one"},
+    awaits_quota={"type": "boolean", "description": "true while the session waits for its tenant's quota"},
     verdict=about(
         VERDICT,
-        "what became of the record at `after`; null without `after`. The session's last "
-        "events and rejections have a verdict; what is no longer known, or is another session's record, is `not_kept`",
+        "the verdict on the record at `after`; null without `after`. The session's last "
+        "events and rejections have a verdict; an unknown record, or another session's, is `not_kept`",
     ),
     position=object_schema(partition=NUMBER, next_offset=NUMBER),
-    rules=about(NUMBER, "version of the rules by which its events are judged"),
-    quotas={"type": "boolean", "description": "whether its runs ask for their tenant's quota"},
+    rules=about(NUMBER, "version of the rules that judge the session's events"),
+    quotas={"type": "boolean", "description": "true if the session's runs request slots of their tenant's quota"},
 )
 _AFTER: Final = {**TEXT_OR_NULL, "pattern": "^[0-9]+:[0-9]+$"}
 KNOWN_SESSION: Final = {
     **object_schema(
         session_id={**TEXT, "format": "uuid"},
-        state=about(TEXT, "the session's state as far as the client knows"),
+        state=about(TEXT, "the session's state as the client knows it"),
         epoch={**NUMBER, "default": 1},
         holder=about(TEXT_OR_NULL, "the client's producer id, if it holds the session"),
         producer_id=about(TEXT_OR_NULL, "the client's producer id in this session"),
-        last_seq={**NUMBER, "default": 0, "description": "the last number that it has given out under that id"},
-        agents=about(NUMBER_OR_NULL, "how many agents it knows the session to have; null: it does not say"),
-        rejected_after={**NUMBER, "default": -1, "description": "offset up to which it knows the rejected events"},
-        after=about(_AFTER, "<partition>:<offset> of an event, to tell its verdict if the session does not exist"),
+        last_seq={**NUMBER, "default": 0, "description": "the last number that the client has used under this id"},
+        agents=about(NUMBER_OR_NULL, "number of the session's agents that the client knows; null: not given"),
+        rejected_after={
+            **NUMBER,
+            "default": -1,
+            "description": "offset up to which the client knows the rejected events",
+        },
+        after=about(_AFTER, "<partition>:<offset> of an event, for its verdict if the session does not exist"),
     ),
     "required": ["session_id", "state"],
 }
 CHANGED_SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
     state=about(TEXT_OR_NULL, "null if the tenant has no such session"),
-    epoch=about(NUMBER_OR_NULL, "null if it does not exist, or is archived"),
+    epoch=about(NUMBER_OR_NULL, "null if the session does not exist, or is archived"),
     holder=about(TEXT_OR_NULL, "as in `Session`"),
-    holder_epoch=about(NUMBER_OR_NULL, "as in `Session`; null if it does not exist, or is archived"),
-    snapshot_id=about(TEXT_OR_NULL, "its last snapshot; null if it does not exist, or is archived"),
-    reason_code=about(TEXT_OR_NULL, "why it is in its state; null if that is not known"),
+    holder_epoch=about(NUMBER_OR_NULL, "as in `Session`; null if the session does not exist, or is archived"),
+    snapshot_id=about(TEXT_OR_NULL, "last snapshot; null if the session does not exist, or is archived"),
+    reason_code=about(TEXT_OR_NULL, "reason of its state; null if unknown"),
     rejections=about(_REJECTIONS, "the last rejected events after `rejected_after`, at most 16"),
     verdict=about(
-        VERDICT, "on the event at `after`, if the session does not exist or is archived; null if it is not judged yet"
+        VERDICT, "verdict on the event at `after`, if the session does not exist or is archived; null if not judged yet"
     ),
     producer_seq=about(
         NUMBER,
-        "the last number under `producer_id` that was judged, 0 if none was; above `last_seq` it is "
+        "the last judged number under `producer_id`, 0 without one; a number above `last_seq` is "
         "that of another process with this id",
     ),
-    agents=about(NUMBER, "how many agents the session has"),
+    agents=about(NUMBER, "number of the session's agents"),
 )
 SESSION_POLL: Final = {
     **object_schema(
-        tenant=about(TEXT_OR_NULL, "the tenant that the client means; another one than the token's is 403"),
+        tenant=about(TEXT_OR_NULL, "the client's tenant; another one than the token's is 403"),
         sessions={"type": "array", "maxItems": 1_000, "items": {"$ref": "#/components/schemas/KnownSession"}},
     ),
     "required": ["sessions"],
@@ -151,7 +155,7 @@ SESSION_CHANGES: Final = object_schema(
     },
     sessions={
         "type": "array",
-        "description": "only the sessions that differ from what the client knows",
+        "description": "only the sessions that differ from the client's knowledge",
         "items": {"$ref": "#/components/schemas/ChangedSession"},
     },
 )
@@ -161,28 +165,28 @@ _PARTITION_STATE: Final = {
     "description": "unreachable: its owner does not answer; unassigned: no worker owns it",
 }
 _PARTITION_DECISION: Final = object_schema(
-    event_type={"type": "string", "description": "the event_type of its audit record"},
-    at_offset=about(NUMBER, "where the partition was; the source_offset of its audit record"),
-    first_offset=about(NUMBER_OR_NULL, "the first offset that it is about, if any"),
-    last_offset=about(NUMBER_OR_NULL, "the last offset that it is about, if any"),
-    clock_ms=about(NUMBER, "the partition's clock after it, in ms since the epoch"),
-    principal={"type": "string", "description": "who decided"},
+    event_type={"type": "string", "description": "event_type of the decision's audit record"},
+    at_offset=about(NUMBER, "the partition's offset, which is the source_offset of the audit record"),
+    first_offset=about(NUMBER_OR_NULL, "the first offset that the decision covers, if any"),
+    last_offset=about(NUMBER_OR_NULL, "the last offset that the decision covers, if any"),
+    clock_ms=about(NUMBER, "the partition's clock after the decision, in ms since the epoch"),
+    principal={"type": "string", "description": "principal that decided"},
 )
 PARTITION: Final = object_schema(
     partition=NUMBER,
     state=_PARTITION_STATE,
     instance=about(TEXT_OR_NULL, "the owner's name"),
     url=about(TEXT_OR_NULL, "the URL of the owner's API"),
-    reason=about(TEXT_OR_NULL, "why it is halted"),
-    detail=about(TEXT_OR_NULL, "what happened where, if it is not open"),
-    halted_at_ms=about(NUMBER_OR_NULL, "when it was halted, in ms since the epoch"),
+    reason=about(TEXT_OR_NULL, "reason of the halt"),
+    detail=about(TEXT_OR_NULL, "the cause and its place, if the partition is not open"),
+    halted_at_ms=about(NUMBER_OR_NULL, "time of the halt, in ms since the epoch"),
     next_offset=about(NUMBER_OR_NULL, "the next record of the log to be folded"),
-    batch_number=about(NUMBER_OR_NULL, "the number of its last transaction"),
+    batch_number=about(NUMBER_OR_NULL, "number of the partition's last transaction"),
     live_rows=about(NUMBER_OR_NULL, "rows with a deadline that will fire"),
-    clock_ms=about(NUMBER_OR_NULL, "its log clock, in ms since the epoch; null if it is not open"),
+    clock_ms=about(NUMBER_OR_NULL, "the partition's log clock, in ms since the epoch; null if it is not open"),
     decisions={
         "type": ["array", "null"],
-        "description": "the last eight decisions about it, oldest first; null if they are not known",
+        "description": "the last eight decisions about the partition, oldest first; null if unknown",
         "items": _PARTITION_DECISION,
     },
 )
@@ -190,36 +194,36 @@ PARTITION_RULES: Final = object_schema(
     partition=NUMBER,
     state=_PARTITION_STATE,
     instance=about(TEXT_OR_NULL, "the owner's name"),
-    rules=about(NUMBER_OR_NULL, "the version of the rules in force; null if it is not known"),
+    rules=about(NUMBER_OR_NULL, "version of the rules in force; null if unknown"),
     finished_run_days=about(
-        NUMBER_OR_NULL, "days for which a run that begins now can be read after its end; null if it is not known"
+        NUMBER_OR_NULL, "days for which a run that begins now can be read after its end; null if unknown"
     ),
     quotas={
         "type": ["boolean", "null"],
-        "description": "whether runs that begin now ask for their tenant's quota; null if it is not known",
+        "description": "true if runs that begin now request slots of their tenant's quota; null if unknown",
     },
-    resume_ms=about(NUMBER_OR_NULL, "ms for which a run may be resumed after it failed; null if it is not known"),
+    resume_ms=about(NUMBER_OR_NULL, "ms for which a failed run may be resumed; null if unknown"),
     session_quotas={
         "type": ["boolean", "null"],
-        "description": "whether sessions that are created now ask for their tenant's quota; null if it is not known",
+        "description": "true if sessions that are created now request slots of their tenant's quota; null if unknown",
     },
     token_quotas={
         "type": ["boolean", "null"],
-        "description": "whether the quotas hear of the tokens that are used now; null if it is not known",
+        "description": "true if used tokens are reported to the quotas; null if unknown",
     },
-    announced=about(NUMBER_OR_NULL, "the version that is to begin"),
-    principal=about(TEXT_OR_NULL, "who activated the announced rules"),
-    detail=about(TEXT_OR_NULL, "why it is not open"),
+    announced=about(NUMBER_OR_NULL, "the announced version"),
+    principal=about(TEXT_OR_NULL, "principal that activated the announced rules"),
+    detail=about(TEXT_OR_NULL, "reason for which the partition is not open"),
 )
 WORKER_RULES: Final = object_schema(
     instance=about(TEXT_OR_NULL, "the worker's name"),
-    url=about(TEXT_OR_NULL, "the URL of its API"),
-    newest=about(NUMBER_OR_NULL, "the newest rules that it knows; null if it does not say"),
-    detail=about(TEXT_OR_NULL, "why it does not say"),
-    release=about(TEXT_OR_NULL, "the release of sessionary that it runs"),
-    core=about(TEXT_OR_NULL, "which build of the rules it runs: `native` is compiled, or `python`"),
-    time_ms=about(NUMBER_OR_NULL, "its clock, in ms since the epoch"),
-    state_dir=about(TEXT_OR_NULL, "its folder for RocksDB; null if it has none of its own"),
+    url=about(TEXT_OR_NULL, "URL of the worker's API"),
+    newest=about(NUMBER_OR_NULL, "the newest rules that the worker knows; null without an answer"),
+    detail=about(TEXT_OR_NULL, "reason of a missing answer"),
+    release=about(TEXT_OR_NULL, "the worker's release of sessionary"),
+    core=about(TEXT_OR_NULL, "build of the worker's rules: `native` (compiled) or `python`"),
+    time_ms=about(NUMBER_OR_NULL, "the worker's clock, in ms since the epoch"),
+    state_dir=about(TEXT_OR_NULL, "the worker's folder for RocksDB; null without a separate one"),
     state_free_bytes=about(NUMBER_OR_NULL, "free bytes on the disk of that folder"),
 )
 PROBLEM: Final = object_schema(type={**TEXT, "format": "uri"}, title=TEXT, status=NUMBER, detail=TEXT, reason=TEXT)
@@ -266,9 +270,9 @@ SESSION_PARAMETERS: Final = [
     query_parameter(
         "wait_ms",
         {**NUMBER, "minimum": 0, "maximum": 10_000, "default": 5_000},
-        "how long to wait for that, in ms",
+        "longest wait for the fold, in ms",
     ),
-    query_parameter("tenant", TEXT, "the tenant that the client means; default: the token's"),
+    query_parameter("tenant", TEXT, "the client's tenant; default: the token's"),
 ]
 UNAUTHORIZED: Final = problem_response("no bearer token, or an unknown one")
 NO_OPERATOR: Final = problem_response("the token's caller does not have the role operator")
@@ -287,7 +291,7 @@ REASON: Final = {
     **TEXT,
     "minLength": 1,
     "maxLength": 1_000,
-    "description": "why; the audit trail keeps it, with the caller's principal",
+    "description": "the reason; the audit trail keeps it, with the caller's principal",
 }
 
 

@@ -49,11 +49,11 @@ _CHECKPOINT_OR_NULL: Final = {
             processed_count=NUMBER_OR_NULL,
             last_item_id=TEXT_OR_NULL,
             bytes_written=NUMBER_OR_NULL,
-            at_ms=about(NUMBER, "when it was saved, in ms of log time"),
+            at_ms=about(NUMBER, "log time of the checkpoint, in ms"),
         ),
         {"type": "null"},
     ],
-    "description": "the last checkpoint of the run; null if there is none",
+    "description": "the last checkpoint of the run; null without one",
 }
 _RUN: Final = object_schema(
     run_id=TEXT,
@@ -61,24 +61,24 @@ _RUN: Final = object_schema(
     mode={**TEXT, "enum": ["attached", "detached"]},
     task_type=TEXT,
     state={**TEXT, "enum": ["queued", "started", "running", "paused", "completed", "failed", "cancelled"]},
-    reason_code=about(TEXT, "why it is in its state"),
-    run_seq=about(NUMBER, "how many events of the run were applied"),
+    reason_code=about(TEXT, "reason of its state"),
+    run_seq=about(NUMBER, "number of applied events of the run"),
     progress={"type": ["number", "null"], "minimum": 0, "maximum": 1},
-    resumes=about(NUMBER, "how often it was resumed after it had failed"),
+    resumes=about(NUMBER, "number of times that the run was resumed after a failure"),
     agent_id=about(TEXT, "the agent that began the run"),
     input_json=TEXT_OR_NULL,
     plan_json=TEXT_OR_NULL,
     result_json=TEXT_OR_NULL,
     artifact_id=about(TEXT_OR_NULL, "the artifact that holds the result"),
     error=_ERROR_OR_NULL,
-    created_ms=about(NUMBER, "log time in ms since the epoch; so are all times here"),
-    entered_ms=about(NUMBER, "when it entered its state"),
-    last_event_ms=about(NUMBER, "when its last event was applied"),
+    created_ms=about(NUMBER, "log time in ms since the epoch, like all times of this object"),
+    entered_ms=about(NUMBER, "time at which the present state was entered"),
+    last_event_ms=about(NUMBER, "time at which the last event was applied"),
     unresolved_calls=about(
-        NUMBER, "how many of its tool calls with a side effect have an unknown outcome; they hold it paused"
+        NUMBER, "number of tool calls with a side effect and an unknown outcome, which hold the run paused"
     ),
     checkpoint=_CHECKPOINT_OR_NULL,
-    deadline_ms=about(NUMBER_OR_NULL, "when its clock fires; null if it is finished"),
+    deadline_ms=about(NUMBER_OR_NULL, "time at which the run's clock fires; null if it is finished"),
 )
 RUN_HEAD: Final = object_schema(
     user_id=TEXT_OR_NULL,
@@ -88,14 +88,14 @@ _STEP_HEAD: Final = object_schema(
     run_id=TEXT,
     session_id=_SESSION_ID,
     name=about(TEXT, "unique in its run"),
-    step_id=about(TEXT_OR_NULL, "of the last attempt, as its events have it"),
+    step_id=about(TEXT_OR_NULL, "step id of the last attempt's events"),
     state={**TEXT, "enum": _known(StepStateName)},
-    attempt=about(NUMBER, "the number of the last attempt; 0 if it was skipped before any"),
-    started_ms=about(NUMBER, "when the last attempt began, in ms of log time"),
-    entered_ms=about(NUMBER, "when it entered its state"),
+    attempt=about(NUMBER, "number of the last attempt; 0 if the step was skipped before any"),
+    started_ms=about(NUMBER, "beginning of the last attempt, in ms of log time"),
+    entered_ms=about(NUMBER, "time at which the present state was entered"),
     error=_ERROR_OR_NULL,
-    deadline_ms=about(NUMBER_OR_NULL, "when its attempt fails; null unless it runs with a limit"),
-    limit_ms=about(NUMBER_OR_NULL, "how long its attempt may take; null unless it runs with a limit"),
+    deadline_ms=about(NUMBER_OR_NULL, "deadline of the attempt; null unless it runs with a limit"),
+    limit_ms=about(NUMBER_OR_NULL, "time limit of the attempt; null unless it runs with a limit"),
 )
 _STEP: Final = object_schema(**_STEP_HEAD["properties"], input_json=TEXT_OR_NULL, output_json=TEXT_OR_NULL)
 _CALL_HEAD: Final = object_schema(
@@ -105,16 +105,16 @@ _CALL_HEAD: Final = object_schema(
     tool_name=TEXT,
     idem_key=about(TEXT, "unique in its run, or in its session"),
     state={**TEXT, "enum": _known(ToolCallStateName)},
-    try_number=about(NUMBER, "the number of the last try, from 1"),
+    try_number=about(NUMBER, "number of the last try, from 1"),
     side_effect=_BOOLEAN,
-    queryable=about(_BOOLEAN, "whether the tool can be asked for the outcome"),
-    started_ms=about(NUMBER, "when the last try was granted, in ms of log time"),
-    entered_ms=about(NUMBER, "when it entered its state"),
-    deadline_ms=about(NUMBER_OR_NULL, "when its outcome becomes unknown; null unless it runs"),
-    limit_ms=about(NUMBER_OR_NULL, "how long a try may take; null unless it runs"),
-    reservation=about(TEXT_OR_NULL, "id of the event that its try was granted to; null unless it runs"),
+    queryable=about(_BOOLEAN, "true if the tool can be asked for the outcome"),
+    started_ms=about(NUMBER, "time at which the last try was granted, in ms of log time"),
+    entered_ms=about(NUMBER, "time at which the present state was entered"),
+    deadline_ms=about(NUMBER_OR_NULL, "time at which the outcome becomes unknown; null unless the call runs"),
+    limit_ms=about(NUMBER_OR_NULL, "time limit of a try; null unless the call runs"),
+    reservation=about(TEXT_OR_NULL, "id of the event to which the try was granted; null unless the call runs"),
     error=_ERROR_OR_NULL,
-    resolved_by=about(TEXT_OR_NULL, "who found out the outcome, if it was unknown"),
+    resolved_by=about(TEXT_OR_NULL, "principal that resolved an unknown outcome"),
     artifact_id=about(TEXT_OR_NULL, "the artifact that holds the result"),
 )
 _CALL: Final = object_schema(**_CALL_HEAD["properties"], result_json=TEXT_OR_NULL)
@@ -124,12 +124,12 @@ _ARTIFACT: Final = object_schema(
     step_id=about(TEXT_OR_NULL, "the attempt of a step that created it"),
     artifact_id=about(TEXT, "unique in its run, or in its session"),
     artifact_type=TEXT,
-    uri=about(TEXT, "where its body is"),
+    uri=about(TEXT, "address of the body"),
     state={**TEXT, "enum": _known(ArtifactStateName)},
-    size_bytes=about(NUMBER, "of the chunks so far, or of the complete body"),
-    sha256=about(TEXT_OR_NULL, "of the complete body, as hex; null before it is complete"),
-    created_ms=about(NUMBER, "in ms of log time"),
-    entered_ms=about(NUMBER, "when it entered its state"),
+    size_bytes=about(NUMBER, "size of the present chunks, or of the complete body"),
+    sha256=about(TEXT_OR_NULL, "SHA-256 of the complete body, as hex; null before it is complete"),
+    created_ms=about(NUMBER, "time of the creation, in ms of log time"),
+    entered_ms=about(NUMBER, "time at which the present state was entered"),
 )
 
 
@@ -140,7 +140,7 @@ def _list_of(schema: str) -> dict[str, Any]:
 RUN_SCHEMAS: Final[dict[str, Any]] = {
     "Run": object_schema(**_RUN["properties"], **LOG_POSITION),
     "Task": object_schema(
-        **_RUN["properties"], **LOG_POSITION, version=about(TEXT, "differs after each change of the task")
+        **_RUN["properties"], **LOG_POSITION, version=about(TEXT, "changes with each change of the task")
     ),
     "OpenRuns": object_schema(runs={**_list_of("OpenRun"), "maxItems": 64}, **LOG_POSITION),
     "OpenRun": _RUN,
@@ -164,7 +164,7 @@ RUN_SCHEMAS: Final[dict[str, Any]] = {
 
 
 _GONE: Final = problem_response(
-    "the run finished and is kept no longer (30 days, a setting of the rules); 14 days later the answer is 404"
+    "the finished run is no longer kept (30 days, a setting of the rules); 14 days later the answer is 404"
 )
 
 
@@ -181,7 +181,7 @@ def _page(summary: str, names: tuple[str, ...], answer: dict[str, Any], unknown:
 
 
 _TASK_PAGE: Final = {
-    "summary": "The committed state of one task, by its id alone; a finished one is there for 30 days, a setting",
+    "summary": "The committed state of one task, by its id alone; a finished task is kept for 30 days, a setting",
     "parameters": [
         {"name": "task_id", "in": "path", "required": True, "schema": TEXT},
         query_parameter("seen", TEXT, "a task's version: wait up to `wait_ms` while the task has it"),
@@ -207,7 +207,7 @@ RUN_PATHS: Final[dict[str, Any]] = {
         _NO_SESSION,
     ),
     _RUN_PATH: _page(
-        "The committed state of one run of a session; a finished one is there for 30 days, a setting",
+        "The committed state of one run of a session; a finished run is kept for 30 days, a setting",
         ("run_id",),
         json_answer("the run's committed state", "Run"),
         _NO_RUN,
@@ -249,7 +249,7 @@ RUN_PATHS: Final[dict[str, Any]] = {
         f"{_NO_SESSION}, or the session no such call",
     ),
     f"{_SESSION_PATH}/execution": _page(
-        "What a session is at: its open runs with their steps and tool calls, and its calls outside of runs",
+        "The present work of a session: open runs with their steps and tool calls, and calls outside of runs",
         (),
         json_answer("the runs and calls, in the order in which they began, without contents", "Execution"),
         _NO_SESSION,
@@ -277,16 +277,16 @@ _SESSION_HEAD: Final = object_schema(
     user_id=TEXT_OR_NULL,
     state=TEXT,
     phase=TEXT_OR_NULL,
-    reason_code=about(TEXT, "why it is in its state"),
+    reason_code=about(TEXT, "reason of its state"),
     epoch=NUMBER,
     version=NUMBER,
     agent_id=TEXT,
     owner_service=TEXT,
-    open_runs=about(NUMBER, "how many of its runs are not finished"),
-    created_ms=about(NUMBER, "log time in ms since the epoch; so are all times here"),
-    entered_ms=about(NUMBER, "when it entered its state"),
+    open_runs=about(NUMBER, "number of unfinished runs"),
+    created_ms=about(NUMBER, "log time in ms since the epoch, like all times of this object"),
+    entered_ms=about(NUMBER, "time at which the present state was entered"),
     last_event_ms=NUMBER,
-    deadline_ms=about(NUMBER, "when the next clock fires"),
+    deadline_ms=about(NUMBER, "time at which the next clock fires"),
 )
 _WAITING_HEAD: Final = object_schema(
     tenant_id=TEXT,
@@ -294,15 +294,15 @@ _WAITING_HEAD: Final = object_schema(
     user_id=TEXT_OR_NULL,
     agent_id=TEXT,
     owner_service=TEXT,
-    question_id=about(TEXT, "to name it in an answer"),
+    question_id=about(TEXT, "id of the question, for an answer"),
     question=about(TEXT, "for people"),
-    asked_ms=about(NUMBER, "since when it waits; log time in ms since the epoch, as the next"),
-    deadline_ms=about(NUMBER, "when it is denied if there is no answer"),
+    asked_ms=about(NUMBER, "beginning of the wait; log time in ms since the epoch, like the next field"),
+    deadline_ms=about(NUMBER, "time at which the question is denied without an answer"),
 )
 _PLACE: Final[dict[str, Any]] = {
     "next_cursor": about(
         TEXT_OR_NULL,
-        "ask again with `cursor` set to it; null: there are no more rows. An answer may have fewer rows "
+        "the value of `cursor` for the next rows; null: there are no more. An answer may have fewer rows "
         f"than `limit` although there are more: a partition reads at most {ROWS_MAX:,} rows for one answer",
     ),
     "missing_partitions": {
@@ -334,11 +334,11 @@ def _list_page(summary: str, schema: str, *filters: dict[str, Any]) -> dict[str,
     limit = {**NUMBER, "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
     cursor = {**TEXT, "maxLength": CURSOR_CHARACTERS_MAX}
     parameters = [
-        query_parameter("user_id", TEXT, "only those of this user"),
+        query_parameter("user_id", TEXT, "only rows of this user"),
         *filters,
-        query_parameter("limit", limit, "how many rows the answer has at most"),
-        query_parameter("cursor", cursor, "`next_cursor` of the answer before"),
-        query_parameter("tenant", TEXT, "the tenant that the client means; default: the token's"),
+        query_parameter("limit", limit, "largest number of rows in the answer"),
+        query_parameter("cursor", cursor, "`next_cursor` of the former answer"),
+        query_parameter("tenant", TEXT, "the client's tenant; default: the token's"),
     ]
     responses = {
         "200": json_answer("the rows of all partitions that answer, after at most 3 s", schema),
@@ -354,7 +354,7 @@ def _filter(name: str, choices: Sequence[str], meaning: str) -> dict[str, Any]:
 
 
 def _waiting_page() -> dict[str, Any]:
-    summary = "The questions that wait for a person: of the caller's tenant, or of all for an operator of none"
+    summary = "The questions that wait for a person: of the caller's tenant, or of all for an operator without one"
     page = _list_page(summary, "WaitingList")
     page["get"]["parameters"] = page["get"]["parameters"][1:]  # it asks for no user
     return page
@@ -364,13 +364,13 @@ LIST_PATHS: Final[dict[str, Any]] = {
     "/v1/runs": _list_page(
         "The open and finished runs of the caller's tenant, in the order of session and run ids",
         "RunList",
-        _filter("state", RUN_STATES, "only those in this state"),
-        _filter("mode", RUN_MODES, "only attached or only detached ones"),
+        _filter("state", RUN_STATES, "only rows in this state"),
+        _filter("mode", RUN_MODES, "only attached or only detached runs"),
     ),
     "/v1/sessions": _list_page(
         "The sessions of the caller's tenant that are not archived, in the order of their ids",
         "SessionList",
-        _filter("state", SESSION_STATES, "only those in this state"),
+        _filter("state", SESSION_STATES, "only rows in this state"),
     ),
     "/v1/waiting": _waiting_page(),
 }

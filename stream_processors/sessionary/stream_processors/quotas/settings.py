@@ -29,7 +29,7 @@ class QuotaSettings(ProcessorSettings):
         None,
         description="JSON file of the tenants' limits, such as "
         '{"default": {"concurrent_runs": 20, "over": "queue"}, "tenants": {"acme": {"tokens": 100000}}}; '
-        "it is read again if it changes; without it no tenant has a limit",
+        "the file is read again if it changes; without a file no tenant has a limit",
     )
 
     @classmethod

@@ -51,7 +51,7 @@ def with_way_out(fault: Halted, partition: int) -> Halted:
         f"The partition stays halted until both clocks agree again within {CLOCKS_APART_S_MAX:g} s. Then the processor "
         "sets the partition's clock to the broker's time, within half a minute; `sessionary partition repair-clock "
         f"{partition}` does it at once. No deadline fires early. If the stamp is right, because this worker's clock "
-        f"was behind, `sessionary partition retry {partition}` goes on without a repair"
+        f"was behind, `sessionary partition retry {partition}` continues without a repair"
     )
     return Halted(fault.reason, f"{fault.detail}. {way_out}", None, fault.offset, fault.key)
 

@@ -241,7 +241,7 @@ class _ChangelogReading:
         self._reader.assign([self._place(self._progress.next_offset)])
         _log.warning(
             "the reader of a changelog stood still at offset %(next_offset)d for %(silent_s).0f s, the log ends at "
-            "%(log_end)d; a new client goes on",
+            "%(log_end)d; a new client continues",
             next_offset=self._progress.next_offset,
             silent_s=silent_s,
             log_end=end,

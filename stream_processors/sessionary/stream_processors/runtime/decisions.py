@@ -517,7 +517,7 @@ def _reject_skip(skip: RecordSkip, why: str, clears_in_s: float | None = None) -
 
 def _log_skip(partition: int, position: Position, skip: SkippedOffsets) -> None:
     _log.warning(
-        "partition %(partition)d goes on at offset %(offset)d, not at %(former_offset)d (%(decision)s), "
+        "partition %(partition)d continues at offset %(offset)d, not at %(former_offset)d (%(decision)s), "
         "because %(principal)s decided so: %(why)s",
         former_offset=position.next_offset,
         decision=skip.event_type,

@@ -261,7 +261,7 @@ class Fetcher:
             try:
                 command()
             except KafkaException as error:
-                _log.warning("the fetcher goes on after an error: %(error)s", **error_fields(error))
+                _log.warning("the fetcher continues after an error: %(error)s", **error_fields(error))
         with self._room:
             if len(self._waiting) >= _WAITING_MAX or self._waiting_bytes > _WAITING_BYTES_MAX:
                 self._room.wait(_POLL_S)
@@ -313,7 +313,7 @@ class Fetcher:
         """
         partition, error = message.partition() or 0, cast(KafkaError, message.error())
         _log.warning(
-            "the fetcher goes on after an error of partition %(partition)d: %(error)s",
+            "the fetcher continues after an error of partition %(partition)d: %(error)s",
             partition=partition,
             offset=message.offset(),
             **error_fields(error),

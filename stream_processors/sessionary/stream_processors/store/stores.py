@@ -99,7 +99,7 @@ def halt_if_disk_full(folder: Path) -> Iterator[None]:
         raise Halted(
             "store_disk_full",
             f"no room is left on the disk of the local store {folder}. Make room there, or restart this worker with a "
-            "SESSIONARY_STATE_DIR on a larger disk. Nothing is lost: the partition goes on once it can be written",
+            "SESSIONARY_STATE_DIR on a larger disk. Nothing is lost: the partition continues once it can be written",
         ) from error
 
 

@@ -84,7 +84,7 @@ def check_agent_topics(settings: ProcessorSettings, topics: Collection[str], is_
             known = admin.list_topics(timeout=_ANSWER_S).topics
         except KafkaException as error:
             _log.warning(
-                "no broker tells of the topics of the agents yet: %(error)s",
+                "no broker knows the topics of the agents yet: %(error)s",
                 **error_fields(error),
             )
             continue

@@ -30,7 +30,7 @@ class ShellName(StrEnum):
 
 def env_command(
     shell: Annotated[
-        ShellName, typer.Option("--shell", help="Whose syntax the lines have.", case_sensitive=False)
+        ShellName, typer.Option("--shell", help="The shell whose syntax the lines have.", case_sensitive=False)
     ] = ShellName.SH,
     tenant: Annotated[
         str | None,
@@ -44,7 +44,7 @@ def env_command(
     """Print the variables that a shell needs to work with a local stack, secrets too.
 
     In sh, bash and zsh: eval "$(sessionary env)". In fish: sessionary env --shell fish | source.
-    The variables are those of the folder, so they are the same after a restart of the stack.
+    The variables belong to the folder, so they are the same after a restart of the stack.
     """
     environ = client_environment(data, tenant)
     if as_json:
@@ -119,15 +119,13 @@ def tenant_rights(source: ClickHouseClient, tenant: str, user: str) -> list[str]
 
 
 def apply_topics_command(
-    replication_factor: Annotated[
-        int, typer.Option(min=1, max=9, help="Replication factor of the topics that are created.")
-    ] = 1,
+    replication_factor: Annotated[int, typer.Option(min=1, max=9, help="Replication factor of created topics.")] = 1,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create missing topics and correct settings that differ. Prints one row per change.
 
-    You can run it again at any time: it changes nothing if all topics are correct.
+    The command can be repeated at any time: it changes nothing if all topics are correct.
     """
     from sessionary.infra.topics import apply_topics
 
@@ -139,11 +137,11 @@ def apply_topics_command(
 
 
 def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Create the database, apply the missing migrations, and keep rows as long as the settings say.
+    """Create the database, apply missing migrations, and set the retention of rows by the settings.
 
     Recreates views that differ from those of this release. Prints one row per changed migration,
-    view and setting. You can run the command again at any time: it changes nothing if the database
-    is up to date. A database that a newer release has migrated is refused.
+    view and setting. The command can be repeated at any time: it changes nothing if the database
+    is up to date. A database migrated by a newer release is refused.
     """
     from sessionary.sinks.clickhouse.migrate import apply_migrations, apply_retention
     from sessionary.sinks.settings import RetentionSettings
@@ -158,13 +156,13 @@ def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> Non
 
 def rights_command(
     tenant: Annotated[str, typer.Argument(help="Tenant whose rows may be read.")],
-    user: Annotated[str, typer.Option("--user", help="User of ClickHouse; it must be there.")],
+    user: Annotated[str, typer.Option("--user", help="An existing user of ClickHouse.")],
     data: DataOption = None,
 ) -> None:
-    """Print statements that let a user of ClickHouse read one tenant's rows, and no others.
+    """Print statements that grant a ClickHouse user the rows of one tenant, and no others.
 
-    Run them as an administrator of ClickHouse, and again after each migration: a new table has no
-    policy yet, and is not granted either.
+    Run them as a ClickHouse administrator, and again after each migration: a new table has no
+    policy and no grant yet.
     """
 
     for statement in tenant_rights(clickhouse_client(data), tenant, user):
@@ -177,12 +175,12 @@ def rights_command(
 def render_command(
     thresholds: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="TOML file with the thresholds that differ; see alerts.toml."),
+        typer.Option(exists=True, dir_okay=False, help="TOML file with the differing thresholds; see alerts.toml."),
     ] = None,
 ) -> None:
     """Print the alert rules as YAML.
 
-    Save them as a file that `rule_files` of Prometheus names. docs/runbook.md explains each alert.
+    Save the rules as a file that `rule_files` of Prometheus names. docs/runbook.md explains alerts.
     """
     from sessionary.infra.alerts.render import render_rules
     from sessionary.infra.alerts.thresholds import read_thresholds

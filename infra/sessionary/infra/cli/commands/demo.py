@@ -101,10 +101,10 @@ def demo_command(
     speed: SpeedOption = 60.0,
     seed: SeedOption = 1,
     open_page: Annotated[
-        bool, typer.Option("--open", help="Write the story of one session as a page, and open it in a browser.")
+        bool, typer.Option("--open", help="Write the timeline of one session as a page, and open it in a browser.")
     ] = False,
     workflow: Annotated[
-        bool, typer.Option("--workflow", help="Instead, kill an agent in a tool call, and go on in another process.")
+        bool, typer.Option("--workflow", help="Instead, kill an agent in a tool call, and continue in another process.")
     ] = False,
     kill_at: Annotated[
         WorkflowStep, typer.Option("--kill-at", help="With --workflow: the step in which the agent is killed.")
@@ -119,9 +119,9 @@ def demo_command(
 ) -> None:
     """Start a temporary stack, run agent runs as sessions, account for every event, stop.
 
-    The exit code is 1 if an event is missing or doubled, or if a session did not end as planned;
-    with --workflow, if something was done twice; with --migration, if an epoch had two owners, or
-    an event of a former owner was accepted.
+    The exit code is 1 if an event is missing or duplicated, or if a session did not end as planned;
+    with --workflow, if an effect was repeated; with --migration, if an epoch had two owners, or an
+    event of a former owner was accepted.
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)
@@ -277,7 +277,7 @@ def _show_migration(report: "MigrationReport", data: Path | None, *, as_json: bo
 
 
 def _kept_stack(data: Path | None) -> str:
-    """Say how a demo's stack comes to be there."""
+    """Return the way to start a demo's stack again, for people."""
     up = f"{command_name()} up --data"
     return f"with {up} {data}" if data is not None else f"if you add --data FOLDER, and then run {up} FOLDER"
 
@@ -310,7 +310,7 @@ def load_command(
 ) -> None:
     """Run the agent runs of a file against a running stack, account for every event.
 
-    The exit code is 1 if an event is missing or doubled, or if a session did not end as planned.
+    The exit code is 1 if an event is missing or duplicated, or if a session did not end as planned.
     """
     from sessionary.infra.demo.demo_run import run_demo
     from sessionary.infra.demo.runs import read_runs, sample_runs
@@ -341,7 +341,7 @@ def open_story(page: Path) -> None:
 def _show_report(report: "Report", *, as_json: bool) -> None:
     show_object(_spaced_names(report.figures) if not wants_json(as_json) else report.figures, as_json=as_json)
     if report.figures["unacknowledged_transitions"] and not wants_json(as_json):
-        print_message("(the next batch of a partition tells of the last one's acknowledgement: some stay unknown)")
+        print_message("(the next batch of a partition reports the last one's acknowledgement: some stay unknown)")
     if report.faults:
         print_message("sessions that did not end as planned:")
         for row in report.unexpected:

@@ -32,7 +32,7 @@ def check_command(
     since: FromOption = None,
     until: ToOption = None,
     late_s: Annotated[
-        int, typer.Option("--late", min=0, help="Seconds after which the last rows of a table are missed.")
+        int, typer.Option("--late", min=0, help="Seconds after which the last rows of a table count as missing.")
     ] = LATE_S,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -42,8 +42,8 @@ def check_command(
 
     Compares the counts of each transaction with the rows, and, unless --to is given, the end of
     each table with Kafka. With --from and --to only transactions that began in that time are
-    compared. The exit code is 1 if something is missing or doubled. If Kafka is away, the rest is
-    compared all the same, and then the exit code is 3.
+    compared. The exit code is 1 if a row is missing or duplicated. If Kafka is away, the counts are
+    still compared, and the exit code is 3.
     """
     away = _find_kafka_away(data) if until is None else None
     if away is not None:
@@ -77,11 +77,11 @@ def repair_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read the records of a time from Kafka again, and insert those that have no row in ClickHouse.
+    """Read the records of a period from Kafka again, and insert those without a row in ClickHouse.
 
-    Repairs the tables of every sink. The times are those at which Kafka appended the records.
-    Records that Kafka has deleted stay missing. Sinks may run meanwhile, and the command may be
-    repeated. Prints one row per sink and partition with records of that time.
+    Repairs the tables of every sink. The period refers to the times at which Kafka appended the
+    records. Records that Kafka has deleted stay missing. Sinks may run meanwhile, and the command
+    may be repeated. Prints one row per sink and partition with records of the period.
     """
     from sessionary.infra.topics import count_brokers
     from sessionary.sinks.core.sink_kinds import SINKS

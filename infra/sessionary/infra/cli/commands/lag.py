@@ -37,10 +37,10 @@ def lag_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how far each consumer group is behind: in records, in seconds, and until when.
+    """Show the lag of each consumer group: records, seconds, time to catch up.
 
     A lag counts from the committed offset; a partition without a commit counts in full. States and
-    rates need observations of a minute: --watch has them.
+    rates need a minute of observation: see --watch.
     """
     from sessionary.infra.lag.lag_monitor import LagMonitor
     from sessionary.infra.lag.metrics import RowDelayWatch

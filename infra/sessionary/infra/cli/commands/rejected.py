@@ -34,7 +34,9 @@ from sessionary.schemas.errors import DecodeError, Invalid, Unavailable
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.settings import KafkaSettings
 
-LogPositionArgument = Annotated[str, typer.Argument(help="Where the record was in the events topic: PARTITION:OFFSET.")]
+LogPositionArgument = Annotated[
+    str, typer.Argument(help="The record's position in the events topic: PARTITION:OFFSET.")
+]
 # The columns that fit 80 come first: a reason says little without its detail.
 COLUMNS = ("log_position", "time", "reason", "detail", "session_id", "event_type", "tenant_id", "security")
 _REJECTIONS = (
@@ -159,7 +161,7 @@ def replay_rejected(
 ) -> None:
     """Send rejected records again, unchanged. The processor decides again.
 
-    This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists by
+    This helps if the cause is removed: an unknown schema after an upgrade, a session that exists by
     now. An event of work also fills the gap that its rejection left. Any other record is a
     duplicate if its sequence number was counted at the rejection.
     """

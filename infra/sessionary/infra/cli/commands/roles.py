@@ -93,10 +93,10 @@ def processor_command(
 
 
 def quotas_command() -> None:
-    """Run a worker of quotas: it admits, queues or rejects runs and sessions by tenants' limits.
+    """Run a worker of quotas, which admits, queues or rejects runs and sessions by tenants' limits.
 
-    SESSIONARY_QUOTAS_FILE names the limits. `sessionary rules activate --quotas` lets runs ask, and
-    `--session-quotas` sessions.
+    SESSIONARY_QUOTAS_FILE names the limits. `sessionary rules activate --quotas` makes runs request
+    slots, `--session-quotas` sessions.
     """
     from sessionary.schemas.telemetry.role_logs import configure_role_logs
     from sessionary.stream_processors.quotas.settings import QuotaSettings
@@ -120,14 +120,16 @@ def sink_command(kind: Annotated[SinkName, typer.Argument(help="The topic to wri
 
 
 def task_worker_command(
-    module: Annotated[str, typer.Option("--module", help="Module whose functions are marked with @task.")],
-    tenant: Annotated[str, typer.Option("--tenant", help="The tenant whose tasks are carried out.")],
+    module: Annotated[str, typer.Option("--module", help="Module that has functions marked with @task.")],
+    tenant: Annotated[str, typer.Option("--tenant", help="The tenant of the tasks.")],
     service: Annotated[str, typer.Option("--service", help="The service that owns the tasks' sessions.")],
     agent: Annotated[str, typer.Option("--agent", help="The worker's name in its events.")] = "task-worker",
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Tasks at once.")] = 4,
-    beat_s: Annotated[float, typer.Option("--beat-s", min=0.1, help="Seconds between beats of a silent task.")] = 5.0,
+    beat_s: Annotated[
+        float, typer.Option("--beat-s", min=0.1, help="Seconds between a silent task's heartbeats.")
+    ] = 5.0,
     lease_s: Annotated[
-        float, typer.Option("--lease-s", min=0.5, help="Seconds of silence after which a task's worker is lost.")
+        float, typer.Option("--lease-s", min=0.5, help="Seconds of silence after which a task's worker counts as lost.")
     ] = 30.0,
 ) -> None:
     """Carry out the long tasks of a tenant's service until SIGTERM or Ctrl-C."""
@@ -154,7 +156,7 @@ def task_worker_command(
 def lag_exporter_command(
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65_535, help="Of /metrics. Default: SESSIONARY_METRICS_PORT, else 9308."),
+        typer.Option(min=1, max=65_535, help="Port of /metrics. Default: SESSIONARY_METRICS_PORT, else 9308."),
     ] = None,
     data: DataOption = None,
 ) -> None:

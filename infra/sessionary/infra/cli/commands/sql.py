@@ -190,11 +190,11 @@ def run_query(
     data: DataOption = None,
     unsafe: Annotated[
         bool,
-        typer.Option("--unsafe", help="Also run what reaches out of the database: files, other servers, programs."),
+        typer.Option("--unsafe", help="Also run statements that leave the database: files, other servers, programs."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a query and print its rows. Statements that change something are refused."""
+    """Run a query and print its rows. Statements with side effects are refused."""
     query = _read_statement(statement, file)
     if not _READS.match(query):
         raise Invalid(

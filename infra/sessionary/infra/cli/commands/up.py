@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class PartReports:
     """Prints a line for each exit of a process, with its time (UTC).
 
-    A process that lacks a set-up is started again and again. It is reported once, then only if the
+    A process that lacks a set-up is started repeatedly. This is reported once, then only if the
     reason changes, and when the process works.
     """
 
@@ -111,7 +111,7 @@ MetricsPortOption = Annotated[
     typer.Option(
         min=1,
         max=65_535,
-        help="First of five, for the metrics of sinks and lag exporter; with --quotas of six. Default: the folder's "
+        help="First of five ports for the metrics of sinks and lag exporter; six with --quotas. Default: the folder's "
         "last ports, else free ones.",
         show_default=False,
     ),
@@ -143,8 +143,8 @@ def running_stack(stack: "Stack") -> Iterator[None]:
 def activate_newest_rules(stack: "Stack") -> None:
     """Activate the newest rules if the stack is new: no older processor ever served it.
 
-    With the role quotas, these rules let runs ask for quotas; sessions too, if the file limits
-    them, and tokens count, if it limits those. Blocks for some seconds. Raises as
+    With the role quotas, these rules make runs request slots, and sessions too, if the file limits
+    sessions; tokens count if the file limits tokens. Blocks for some seconds. Raises as
     `ControlApiClient` does.
     """
     if stack.is_new:
@@ -187,8 +187,8 @@ def up_command(
             "--quotas",
             metavar="FILE",
             dir_okay=False,
-            help="Run the role quotas with this JSON file of the tenants' limits; runs of a new stack ask for quotas, "
-            "and sessions if the file limits them; tokens count if it limits those. "
+            help="Run the role quotas with this JSON file of the tenants' limits. Runs of a new stack request slots, "
+            "and so do sessions if the file limits them; tokens count if the file limits tokens. "
             "Default: the folder's last file.",
             show_default=False,
         ),
@@ -197,8 +197,8 @@ def up_command(
 ) -> None:
     """Run Kafka, ClickHouse, processor, sinks and lag exporter until Ctrl-C. The data is kept.
 
-    A process that ends is restarted. Other commands find the stack by DATA/env.json: give them
-    --data DATA, or run them in the folder that holds .sessionary. `sessionary env` prints the
+    A process that ends is restarted. Other commands find the stack by DATA/env.json: pass --data
+    DATA, or run them in the folder that holds .sessionary. `sessionary env` prints the
     variables for a shell.
     """
     from sessionary.infra.stack import Ports, Stack

@@ -2,8 +2,8 @@ CREATE OR REPLACE VIEW {database}.v_activity AS
 SELECT * FROM {database}.v_activity_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_activity
-    MODIFY COMMENT 'what agents did: each event of a session but heartbeats, with its payload unpacked, and how long it took',
-    COMMENT COLUMN time 'the log''s time of the record: a condition on it reads only the partitions of that time',
+    MODIFY COMMENT 'the work of agents: each event of a session except heartbeats, with its payload unpacked and its duration',
+    COMMENT COLUMN time 'log time of the record: a condition on this column reads only the partitions of that time',
     COMMENT COLUMN occurred_at 'agent''s clock',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
@@ -20,8 +20,8 @@ ALTER TABLE {database}.v_activity
     COMMENT COLUMN tokens_out 'tokens of the output',
     COMMENT COLUMN model_cost_usd_micros 'cost of the model in millionths of a US dollar',
     COMMENT COLUMN tool_cost_usd_micros 'cost of tools in millionths of a US dollar',
-    COMMENT COLUMN is_timeout_retry 'whether the call repeats one that timed out',
-    COMMENT COLUMN duration_s 'of an end: seconds as reported, or from its beginning by the agent''s clock',
+    COMMENT COLUMN is_timeout_retry 'true if the call repeats one that timed out',
+    COMMENT COLUMN duration_s 'duration at an end, in seconds: as reported, or since the beginning by the agent''s clock',
     COMMENT COLUMN run_id 'run that the event belongs to',
     COMMENT COLUMN step_id 'step that the event belongs to',
     COMMENT COLUMN tool_call_id 'id of the tool call',
@@ -29,12 +29,12 @@ ALTER TABLE {database}.v_activity
     COMMENT COLUMN agent_id 'agent that the event names',
     COMMENT COLUMN agent_role 'role of that agent in the session',
     COMMENT COLUMN service_id 'service that sent the event',
-    COMMENT COLUMN actor 'who acted, if it was not the agent itself',
-    COMMENT COLUMN epoch 'number of the session''s owner: each one that takes over raises it',
+    COMMENT COLUMN actor 'the principal that acted, if it was not the agent itself',
+    COMMENT COLUMN epoch 'number of the session''s owner: each take-over raises it',
     COMMENT COLUMN producer_id 'client that sent the event',
     COMMENT COLUMN producer_seq 'the event''s number among those of its producer, from 1 without gaps',
     COMMENT COLUMN event_id 'id of the event, given by its client',
     COMMENT COLUMN context_bytes 'size of the agent''s context in bytes, as reported',
-    COMMENT COLUMN is_rejected 'whether the processor rejected the event',
+    COMMENT COLUMN is_rejected 'true if the processor rejected the event',
     COMMENT COLUMN source_partition 'partition of that record in the events topic',
     COMMENT COLUMN source_offset 'offset of that record in the events topic';

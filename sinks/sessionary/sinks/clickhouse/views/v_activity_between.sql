@@ -1,6 +1,6 @@
--- One row per event of a session but heartbeats, with its payload unpacked. Of work that has a beginning
--- and an end (tool calls, steps, runs), the end has the duration: as reported, or from the beginning, if that is within the
--- time. Payloads are read once per row, and only if a column of theirs is asked for.
+-- One row per event of a session except heartbeats, with its payload unpacked. The end of work that has a beginning and
+-- an end (tool calls, steps, runs) has the duration: as reported, or since a beginning within the period. Payloads are
+-- read once per row, and only if a query names one of their columns.
 CREATE OR REPLACE VIEW {database}.v_activity_between AS
 SELECT
     h.appended_at AS time, h.occurred_at AS occurred_at, h.tenant_id AS tenant_id, h.session_id AS session_id,

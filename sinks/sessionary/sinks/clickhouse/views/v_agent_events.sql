@@ -1,4 +1,4 @@
--- An event of an agent that was delivered twice counts once, and one that was rejected never.
+-- An event of an agent that was delivered twice counts once. A rejected event does not count.
 CREATE OR REPLACE VIEW {database}.v_agent_events AS
 SELECT
     appended_at AS time, tenant_id, session_id, event_type,
@@ -46,19 +46,19 @@ ALTER TABLE {database}.v_agent_events
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN event_type 'agent_registered, agent_task_updated or context_synced',
-    COMMENT COLUMN agent_id 'agent that it is about; of a hand-over, the taker',
-    COMMENT COLUMN role 'of a registration: the role',
-    COMMENT COLUMN service_id 'service of a registered agent, or the one that sent the event',
+    COMMENT COLUMN agent_id 'agent of the event; for a hand-over, the taker',
+    COMMENT COLUMN role 'role, for a registration',
+    COMMENT COLUMN service_id 'service of a registered agent, or the service that sent the event',
     COMMENT COLUMN task 'task that the event names',
-    COMMENT COLUMN is_completed 'whether it completes the task',
-    COMMENT COLUMN from_snapshot 'snapshot that it follows, if it says one',
-    COMMENT COLUMN to_snapshot 'snapshot that it makes',
-    COMMENT COLUMN shared_key 'key under which a result is shared, if it says one',
-    COMMENT COLUMN result 'result as JSON; null if it has none, or once personal data has expired',
+    COMMENT COLUMN is_completed 'true if the event completes the task',
+    COMMENT COLUMN from_snapshot 'former snapshot, if the event names one',
+    COMMENT COLUMN to_snapshot 'snapshot that the event makes',
+    COMMENT COLUMN shared_key 'key under which a result is shared, if the event names one',
+    COMMENT COLUMN result 'result as JSON; null without one, or once personal data has expired',
     COMMENT COLUMN artifact_id 'artifact that has the result',
-    COMMENT COLUMN from_agent_id 'of a hand-over: the giver',
-    COMMENT COLUMN sync_type 'of a hand-over: why',
-    COMMENT COLUMN context 'of a hand-over: what is passed, as JSON',
+    COMMENT COLUMN from_agent_id 'the giver, for a hand-over',
+    COMMENT COLUMN sync_type 'the reason, for a hand-over',
+    COMMENT COLUMN context 'the passed context as JSON, for a hand-over',
     COMMENT COLUMN event_id 'id of the event, given by its client',
     COMMENT COLUMN source_partition 'partition of the events topic',
     COMMENT COLUMN source_offset 'offset in that partition';

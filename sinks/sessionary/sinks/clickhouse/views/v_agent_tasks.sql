@@ -23,17 +23,17 @@ FROM
 WHERE event_type = 'agent_task_updated';
 
 ALTER TABLE {database}.v_agent_tasks
-    MODIFY COMMENT 'each change of an agent: its task, from which snapshot to which, and what it shared',
+    MODIFY COMMENT 'each change of an agent: its task, the snapshots before and after, and the shared result',
     COMMENT COLUMN time 'log time of the event',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN agent_id 'the agent',
-    COMMENT COLUMN task 'its task; null once personal data has expired',
-    COMMENT COLUMN is_completed 'whether the task is done by that; else it begins or goes on',
-    COMMENT COLUMN from_snapshot 'snapshot of its state before',
+    COMMENT COLUMN task 'the agent''s task; null once personal data has expired',
+    COMMENT COLUMN is_completed 'true if the task is done; else it begins or continues',
+    COMMENT COLUMN from_snapshot 'snapshot of the agent''s state before',
     COMMENT COLUMN to_snapshot 'snapshot that the change made',
-    COMMENT COLUMN shared_key 'key under which a result was shared; null if none was',
-    COMMENT COLUMN result 'result as JSON; null if none was shared, or once personal data has expired',
+    COMMENT COLUMN shared_key 'key of a shared result; null without one',
+    COMMENT COLUMN result 'shared result as JSON; null without one, or once personal data has expired',
     COMMENT COLUMN artifact_id 'artifact that has the result, if it is large',
     COMMENT COLUMN event_id 'id of the event, given by its client',
     COMMENT COLUMN source_partition 'partition of the events topic',

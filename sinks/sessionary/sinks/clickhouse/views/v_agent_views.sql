@@ -21,14 +21,14 @@ INNER JOIN
 WHERE r.from_last = 1 AND a.role != 'researcher' AND (a.role != 'analyzer' OR r.author_role = 'researcher');
 
 ALTER TABLE {database}.v_agent_views
-    MODIFY COMMENT 'what each agent of a session sees of the results that are shared, by the roles of both',
+    MODIFY COMMENT 'the shared results that each agent of a session sees, by the roles of both agents',
     COMMENT COLUMN time 'log time at which the result was shared',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
-    COMMENT COLUMN agent_id 'agent that sees it',
+    COMMENT COLUMN agent_id 'agent that sees the result',
     COMMENT COLUMN role 'role of that agent',
-    COMMENT COLUMN author_id 'agent that shared it',
-    COMMENT COLUMN author_role 'role of the author, which decides',
+    COMMENT COLUMN author_id 'agent that shared the result',
+    COMMENT COLUMN author_role 'role of the author, which decides the view',
     COMMENT COLUMN task 'task of the author',
     COMMENT COLUMN shared_key 'key of the result',
     COMMENT COLUMN result 'result as JSON',

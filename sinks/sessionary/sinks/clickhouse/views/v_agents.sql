@@ -43,16 +43,16 @@ LEFT JOIN
 ) AS shared ON shared.tenant_id = agents.tenant_id AND shared.session_id = agents.session_id;
 
 ALTER TABLE {database}.v_agents
-    MODIFY COMMENT 'each agent of a session: its tasks, and what was shared by its last snapshot',
-    COMMENT COLUMN time 'log time of its last snapshot',
+    MODIFY COMMENT 'each agent of a session: its tasks, and the results shared by its last snapshot',
+    COMMENT COLUMN time 'log time of the agent''s last snapshot',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
-    COMMENT COLUMN agent_id 'the agent; one that only reads has no tasks',
-    COMMENT COLUMN role 'what it does, and so what it sees; null once personal data has expired',
-    COMMENT COLUMN service_id 'its service, a member of the session',
-    COMMENT COLUMN current_task 'task at which it works; null if it has none',
-    COMMENT COLUMN completed_tasks 'its tasks that are done, in that order',
-    COMMENT COLUMN known 'what all had shared by then: offset, key and result of each',
+    COMMENT COLUMN agent_id 'the agent; a reading agent has no tasks',
+    COMMENT COLUMN role 'role of the agent, which decides its view; null once personal data has expired',
+    COMMENT COLUMN service_id 'service of the agent, a member of the session',
+    COMMENT COLUMN current_task 'current task; null without one',
+    COMMENT COLUMN completed_tasks 'finished tasks, in the order of their end',
+    COMMENT COLUMN known 'results that all agents had shared by then: offset, key and result of each',
     COMMENT COLUMN shared_context 'the same by key: the last result of each key, or its artifact',
-    COMMENT COLUMN snapshot_id 'last snapshot of its state',
-    COMMENT COLUMN registered_at 'log time of its registration';
+    COMMENT COLUMN snapshot_id 'last snapshot of the agent''s state',
+    COMMENT COLUMN registered_at 'log time of the agent''s registration';

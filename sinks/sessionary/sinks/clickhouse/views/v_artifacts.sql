@@ -32,20 +32,20 @@ FROM
 GROUP BY tenant_id, session_id, artifact_id;
 
 ALTER TABLE {database}.v_artifacts
-    MODIFY COMMENT 'each artifact: state, place, size and hash, also after its body was removed',
-    COMMENT COLUMN time 'log time of its latest event, or when it was marked or its body removed',
+    MODIFY COMMENT 'each artifact: state, place, size and hash, also after the removal of its body',
+    COMMENT COLUMN time 'log time of the latest event, or time of the mark or of the body''s removal',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
-    COMMENT COLUMN run_id 'run of the artifact; empty if it is of none',
+    COMMENT COLUMN run_id 'run of the artifact; empty without a run',
     COMMENT COLUMN artifact_id 'id of the artifact',
     COMMENT COLUMN artifact_type 'type of the artifact',
-    COMMENT COLUMN uri 'where its body is, or was; empty if personal data expired before it was marked',
-    COMMENT COLUMN state 'open, complete, soft_deleted (marked) or purged (its body is removed)',
-    COMMENT COLUMN size_bytes 'size of its body, once complete',
-    COMMENT COLUMN sha256 'hash of its body, once complete',
-    COMMENT COLUMN chunks 'chunks that were appended',
-    COMMENT COLUMN created_at 'log time of its first event',
-    COMMENT COLUMN completed_at 'when it was completed',
-    COMMENT COLUMN deleted_at 'when it was marked as deleted, by an event or by the sweep',
-    COMMENT COLUMN purged_at 'when its body was removed',
-    COMMENT COLUMN personal_expires 'when personal columns are blanked; the end of time if there are none';
+    COMMENT COLUMN uri 'address of the body, also after its removal; empty if personal data expired before the mark',
+    COMMENT COLUMN state 'open, complete, soft_deleted (marked) or purged (body removed)',
+    COMMENT COLUMN size_bytes 'size of the body, once complete',
+    COMMENT COLUMN sha256 'hash of the body, once complete',
+    COMMENT COLUMN chunks 'number of appended chunks',
+    COMMENT COLUMN created_at 'log time of the first event',
+    COMMENT COLUMN completed_at 'time of the completion',
+    COMMENT COLUMN deleted_at 'time of the mark as deleted, by an event or by the sweep',
+    COMMENT COLUMN purged_at 'time of the body''s removal',
+    COMMENT COLUMN personal_expires 'time at which personal columns are blanked; the end of time without personal data';

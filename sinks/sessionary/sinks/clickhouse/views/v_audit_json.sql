@@ -19,7 +19,7 @@ SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_audit_json
     MODIFY COMMENT 'each transition as the JSON document of the audit contract',
-    COMMENT COLUMN time 'the log''s time of the record: a condition on it reads only the partitions of that time',
+    COMMENT COLUMN time 'log time of the record: a condition on this column reads only the partitions of that time',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN audit_seq 'number in the session''s audit trail, from 1 without gaps; 0 if no session is known',

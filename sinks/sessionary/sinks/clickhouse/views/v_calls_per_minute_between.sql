@@ -1,4 +1,5 @@
--- All tool calls, reserved ones or not. Each event counts once, however often it was delivered, and not if it was rejected.
+-- All tool calls, reserved or not. Each event counts once, even if it was delivered again. A rejected event does not
+-- count.
 CREATE OR REPLACE VIEW {database}.v_calls_per_minute_between AS
 SELECT
     toStartOfMinute(at) AS time, tenant_id, service_id, tool_name, countIf(NOT is_failure) AS calls,

@@ -1,4 +1,4 @@
--- The cause of an event is the event that it names; of a decision, the deadline that fired or the event that it judged.
+-- The cause of an event is the event that it names. The cause of a decision is the fired deadline or the judged event.
 CREATE OR REPLACE VIEW {database}.v_causes AS
 SELECT
     d.time AS time, d.tenant_id AS tenant_id, d.session_id AS session_id, d.run_id AS run_id, d.event_type AS event_type,
@@ -36,20 +36,20 @@ LEFT JOIN
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_causes
-    MODIFY COMMENT 'why something was done: each event of a run, and each decision of a processor, with its cause, actor and inputs',
-    COMMENT COLUMN time 'log time of the event, or of the record with which the decision was made',
+    MODIFY COMMENT 'causes: each event of a run, and each decision of a processor, with its cause, actor and inputs',
+    COMMENT COLUMN time 'log time of the event, or of the record at which the decision was made',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
-    COMMENT COLUMN run_id 'run; empty if it is of none',
-    COMMENT COLUMN event_type 'what was done',
+    COMMENT COLUMN run_id 'run; empty without one',
+    COMMENT COLUMN event_type 'type of the event or decision',
     COMMENT COLUMN name 'name of the step or tool',
     COMMENT COLUMN number 'attempt of the step, or try of the call',
-    COMMENT COLUMN state 'state that it led to',
-    COMMENT COLUMN actor 'who did it: a person or an agent, or processor for a clock',
-    COMMENT COLUMN reason 'why, in words',
-    COMMENT COLUMN cause 'type of the event that caused it, or deadline for a clock; empty if none is known',
-    COMMENT COLUMN cause_id 'id of the event that caused it',
-    COMMENT COLUMN cause_inputs 'payload of that event',
-    COMMENT COLUMN inputs 'payload of the event; of a decision: its fixed reason, its due time and its call',
+    COMMENT COLUMN state 'state after the event or decision',
+    COMMENT COLUMN actor 'author: a person or an agent, or processor for a clock',
+    COMMENT COLUMN reason 'reason in words',
+    COMMENT COLUMN cause 'type of the causing event, or deadline for a clock; empty if unknown',
+    COMMENT COLUMN cause_id 'id of the causing event',
+    COMMENT COLUMN cause_inputs 'payload of the causing event',
+    COMMENT COLUMN inputs 'payload of the event; for a decision its reason code, its deadline and its call',
     COMMENT COLUMN source_partition 'partition of the events topic',
     COMMENT COLUMN source_offset 'offset in that partition';

@@ -1,4 +1,5 @@
--- One row per request of the time. `confirmed`: released by a handler, every action done. Host loss is distinguished.
+-- One row per request of the period. `confirmed`: released by a handler, every action done. The loss of a host is
+-- distinguished.
 CREATE OR REPLACE VIEW {database}.v_cleanups_between AS
 SELECT
     q.time AS time, q.tenant_id AS tenant_id, q.session_id AS session_id, q.cleanup_id AS cleanup_id,

@@ -1,5 +1,5 @@
--- A fenced writer speaks for an epoch that is over, a foreign one for a session that is another service's. Of old rejections
--- the names are gone.
+-- A fenced writer uses an epoch that is over, a foreign writer a session of another service. Old rejections have no
+-- names any more.
 CREATE OR REPLACE VIEW {database}.v_foreign_writers AS
 SELECT
     max(appended_at) AS time, ifNull(r.tenant_id, '') AS tenant_id, ifNull(r.session_id, '') AS session_id,
@@ -12,12 +12,12 @@ GROUP BY tenant_id, session_id, service_id, reason
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_foreign_writers
-    MODIFY COMMENT 'each service that wrote to a session which it does not own, or no longer: how often, and why it was rejected',
+    MODIFY COMMENT 'each service that wrote to a session of another owner: number of its events, and reason of their rejection',
     COMMENT COLUMN time 'log time of the latest such event',
     COMMENT COLUMN tenant_id 'tenant of the session, by the record''s key',
     COMMENT COLUMN session_id 'id of the session, by the record''s key',
     COMMENT COLUMN service_id 'service that the event names',
-    COMMENT COLUMN reason 'why it was rejected: stale_epoch is a fenced writer',
-    COMMENT COLUMN events 'number of its rejected events; of a fenced client''s heartbeats the first in an epoch counts',
-    COMMENT COLUMN first_at 'log time of the first one',
-    COMMENT COLUMN last_at 'log time of the latest one';
+    COMMENT COLUMN reason 'reason of the rejection: stale_epoch is a fenced writer',
+    COMMENT COLUMN events 'number of rejected events; the first heartbeat of a fenced client in an epoch counts',
+    COMMENT COLUMN first_at 'log time of the first such event',
+    COMMENT COLUMN last_at 'log time of the latest such event';

@@ -9,15 +9,15 @@ ASOF LEFT JOIN (SELECT * FROM {database}.v_agent_events WHERE event_type != 'con
         AND h.source_offset >= s.source_offset;
 
 ALTER TABLE {database}.v_handovers
-    MODIFY COMMENT 'each hand-over from an agent of a session to another one',
+    MODIFY COMMENT 'each hand-over between two agents of a session',
     COMMENT COLUMN time 'log time of the event',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN from_agent_id 'the giver',
     COMMENT COLUMN to_agent_id 'the taker',
-    COMMENT COLUMN sync_type 'why, for programs',
-    COMMENT COLUMN from_snapshot 'snapshot of the giver that the taker got',
-    COMMENT COLUMN context 'what was passed beside the shared results, as JSON; null if nothing was, or once personal data has expired',
+    COMMENT COLUMN sync_type 'reason code',
+    COMMENT COLUMN from_snapshot 'snapshot of the giver that the taker received',
+    COMMENT COLUMN context 'passed context besides the shared results, as JSON; null without any, or once personal data has expired',
     COMMENT COLUMN event_id 'id of the event, given by its client',
     COMMENT COLUMN source_partition 'partition of the events topic',
     COMMENT COLUMN source_offset 'offset in that partition';

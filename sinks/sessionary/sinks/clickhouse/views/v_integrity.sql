@@ -1,6 +1,6 @@
--- One row per fault; no row = nothing missing, nothing doubled, every chain of states unbroken. Offsets are those of the
--- events topic; of dead letters, those of the sink's topic. Reports of the sinks (landed_ends) are compared for a week: a
--- record of the 22 days before has its row for 30.
+-- One row per fault. No row: no record is missing or duplicated, and every chain of states is unbroken. Offsets are
+-- those of the events topic, and for dead letters those of the sink's topic. Reports of the sinks (landed_ends) are
+-- compared for a week: a record of the 22 days before keeps its row for 30 days.
 CREATE OR REPLACE VIEW {database}.v_integrity AS
 SELECT *
 FROM {database}.v_integrity_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00', late_s = 120)
@@ -58,11 +58,11 @@ FROM
 );
 
 ALTER TABLE {database}.v_integrity
-    MODIFY COMMENT 'what is missing, doubled or broken, and between which offsets; empty if all is well',
-    COMMENT COLUMN fault 'what is wrong',
+    MODIFY COMMENT 'missing, duplicate and broken records, with their offsets; empty without faults',
+    COMMENT COLUMN fault 'kind of the fault',
     COMMENT COLUMN tenant_id 'its tenant',
-    COMMENT COLUMN session_id 'session, if it is about one',
-    COMMENT COLUMN partition 'partition of the events topic, if it is about one',
-    COMMENT COLUMN rows 'how many rows it is about',
-    COMMENT COLUMN first_offset 'first offset that it is about',
-    COMMENT COLUMN last_offset 'last offset that it is about';
+    COMMENT COLUMN session_id 'session, if the fault concerns one',
+    COMMENT COLUMN partition 'partition of the events topic, if the fault concerns one',
+    COMMENT COLUMN rows 'number of rows',
+    COMMENT COLUMN first_offset 'first offset',
+    COMMENT COLUMN last_offset 'last offset';

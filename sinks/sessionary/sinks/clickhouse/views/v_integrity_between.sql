@@ -1,24 +1,25 @@
--- Each transaction says how many records it judged, how many it rejected, and how many audit records it wrote. Here these
--- counts are compared with the rows; the records of a transaction include heartbeats that it only counted. Tables are read
--- without FINAL, so that a row that is stored twice is seen before a merge hides it.
+-- Each transaction reports the numbers of judged records, of rejected records and of written audit records. This view
+-- compares these counts with the rows. The records of a transaction include heartbeats that it only counted. Tables are
+-- read without FINAL, so that a row that is stored twice is visible before a merge hides it.
 --
--- The faults of transactions that began within a time. `late_s`: rows of a transaction are not missed earlier than so many
--- seconds after its own row, unless later rows of their table are there (each table has a sink), and these landed a minute
--- ago, longer than an insert takes: the parts of a block become visible one by one. A table's last rows are missed after two
--- minutes, because ticks and heartbeats may wait for one. A missing row cannot tell when it would have expired. Rows are
--- kept for 30 days at the least, and Kafka may have held a record for 7 days before. So history and audit are compared for
--- 22 days, rejections for 357. Of a table of transactions that is kept for a shorter time, the first ones may be gone (a year
--- is allowed for partitions that were silent).
+-- The view has the faults of transactions that began within a period. `late_s`: rows of a transaction count as missing
+-- so many seconds after the transaction's own row, or earlier if later rows of their table exist (each table has a
+-- sink) that landed a minute ago, longer than an insert takes: the parts of a block become visible one by one. A
+-- table's last rows count as missing after two minutes, because ticks and heartbeats may wait for one. The expiry of a
+-- missing row is unknown. Rows are kept for at least 30 days, and Kafka may have held a record for 7 days before.
+-- Therefore history and audit are compared for 22 days, rejections for 357. If transactions are kept for a shorter
+-- time, their first rows may be gone (a year is allowed for partitions that were silent).
 --
--- Of a partition whose first transaction of a time is not its first one at all, the one before it must be there. So a loss
--- of all rows is seen in every time that begins after it, as long as another transaction follows; from 1970 on, all
--- transactions of a partition are missed.
+-- If a partition's first transaction of a period is not its first one at all, the one before it must be stored.
+-- Therefore a loss of all rows is visible in every period that begins after it, as long as another transaction follows.
+-- From 1970 on, all transactions of a partition must be stored.
 --
--- Rows are counted by groups of 1,024 transactions first, and by single ones only in groups that are not right. A lane is
--- a partition's rows of one table: 4 * partition, + 1 of rejections, + 2 of the audit trail.
+-- Rows are first counted by groups of 1,024 transactions, and by single transactions only in groups with a difference.
+-- A lane is a partition's rows of one table: 4 * partition, + 1 for rejections, + 2 for the audit trail.
 --
--- The engine analyses a subquery again at each place that names it, although it knows the result. So the bounds are one
--- tuple: as a table, they were asked for six columns at a hundred places, at half as much processor time again.
+-- The engine analyses a subquery again at each place that names it, although the result is known. Therefore the bounds
+-- are one tuple: as a table, they were read for six columns at a hundred places, which took half as much processor time
+-- again.
 CREATE OR REPLACE VIEW {database}.v_integrity_between AS
 WITH
 (
@@ -56,7 +57,7 @@ expected AS
     FROM {database}.batches
     WHERE started_at >= {from:DateTime('UTC')} AND started_at < {to:DateTime('UTC')}
 ) AS bounds,
--- `place`: what a transaction's range is compared with; `identity` tells rows of one place apart.
+-- `place` is compared with a transaction's range, and `identity` distinguishes rows of one place.
 stored_rows AS
 (
     SELECT 4 * toUInt64(source_partition) AS lane, toInt64(source_offset) AS place, toUInt64(source_offset) AS identity
@@ -99,12 +100,12 @@ chunks AS
             WHERE r.place <= c.last_place
         )
         GROUP BY lane, chunk
-        -- Two rows that differ only beyond 32 bits are looked at once more, which does no harm.
+        -- Two rows that differ only beyond 32 bits are checked once more, which does no harm.
         HAVING sum(total) != sum(is_row) OR sum(is_row) !=
             bitmapCardinality(groupBitmapStateIf(toUInt32(bitXor(identity, bitShiftRight(identity, 18))), is_row = 1))
     )
 ) AS suspects,
--- From here on only what is in these groups.
+-- From here on only rows of these groups.
 places AS
 (
     SELECT
@@ -171,8 +172,8 @@ faulty AS
     )
     WHERE rows > 0
 ),
--- Of history, the very offsets that have no row. Markers of transactions have an offset and no row, so there may be more
--- of these than missing rows.
+-- The exact offsets without a row in history. Markers of transactions have an offset and no row, so there may be more
+-- such offsets than missing rows.
 located AS
 (
     SELECT
@@ -183,8 +184,8 @@ located AS
         number - row_number() OVER (PARTITION BY lane, kind ORDER BY number) AS neighbours
     FROM faulty
 ),
--- Transactions by number. A worker's clock may be behind its predecessor's, so the numbers between the first and the last
--- one of the time belong to it, whatever their time.
+-- Transactions by number. A worker's clock may be behind its predecessor's, so all numbers between the first and the
+-- last one of the period belong to it, independent of their times.
 numbers AS
 (
     SELECT
@@ -201,7 +202,7 @@ numbers AS
     WHERE b.number + 1 >= s.low AND b.number <= s.high  -- with the one before, if it is there
     GROUP BY partition, number
 ),
--- What is before the first one that is stored: from 1970 on no transaction, else the very one that should be there.
+-- The transaction before the first stored one: from 1970 on there must be none, else exactly this one must be stored.
 number_gaps AS
 (
     SELECT
@@ -214,7 +215,7 @@ number_gaps AS
     FROM numbers
     WINDOW w AS (PARTITION BY partition ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
 ),
--- Transactions after the last one stored, of which other tables know.
+-- Transactions after the last stored one, with rows in other tables.
 number_ends AS
 (
     SELECT k.partition AS partition, max(k.number) AS known, any(b.last_number) AS stored, any(b.end_offset) AS last_offset
@@ -239,8 +240,8 @@ number_ends AS
     WHERE {to:DateTime('UTC')} > now()
     GROUP BY partition
 ),
--- Audit numbers run from 1, and each transition begins in the state that the one before it left. Rows expire from a
--- session's beginning on, 30 days at the earliest: an older session may begin above 1.
+-- Audit numbers run from 1, and each transition begins in the final state of the one before it. Rows expire from a
+-- session's beginning on, after 30 days at the earliest: an older session may begin above 1.
 sessions AS
 (
     SELECT
@@ -296,4 +297,4 @@ WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC'
 GROUP BY sink, source_partition;
 
 ALTER TABLE {database}.v_integrity_between
-    MODIFY COMMENT 'v_integrity of transactions that began within a time';
+    MODIFY COMMENT 'v_integrity of transactions that began within a period';

@@ -1,6 +1,6 @@
--- One row. Clean-up figures are over timed-out sessions (T06); a host that is gone reclaims nothing and is no failure
--- of a handler either: such clean-ups leave the rate's divisor, and are shown beside it. Bytes are those of the topics
--- that sinks read (the changelog is not), so the true share of audit traffic is not above `audit_io_share`.
+-- One row. Clean-up figures cover timed-out sessions (T06). A lost host reclaims nothing, which is no failure of a
+-- handler: such clean-ups are excluded from the rate's divisor, and have a column. Bytes are those of the topics that
+-- sinks read (without the changelog), so the true share of audit traffic is not above `audit_io_share`.
 CREATE OR REPLACE VIEW {database}.v_kpi AS
 SELECT
     c.timed_out AS timed_out, c.reclaimed AS reclaimed, c.host_lost AS host_lost,
@@ -37,13 +37,13 @@ SETTINGS do_not_merge_across_partitions_select_final = 1;
 ALTER TABLE {database}.v_kpi
     MODIFY COMMENT 'clean-up latency, reclaim rate, share of audit bytes',
     COMMENT COLUMN timed_out 'sessions that timed out',
-    COMMENT COLUMN reclaimed 'those whose clean-up was confirmed',
-    COMMENT COLUMN host_lost 'those whose host is gone',
-    COMMENT COLUMN unreclaimed 'those without a confirmation',
+    COMMENT COLUMN reclaimed 'sessions with a confirmed clean-up',
+    COMMENT COLUMN host_lost 'sessions whose host is gone',
+    COMMENT COLUMN unreclaimed 'sessions without a confirmation',
     COMMENT COLUMN reclaim_rate 'reclaimed over timed out, without lost hosts',
     COMMENT COLUMN cleanup_latency_avg_s 'mean seconds from timeout to confirmation',
-    COMMENT COLUMN cleanup_latency_p95_s 'their 95th percentile',
-    COMMENT COLUMN cleanup_latency_p99_s 'their 99th percentile',
+    COMMENT COLUMN cleanup_latency_p95_s '95th percentile of these seconds',
+    COMMENT COLUMN cleanup_latency_p99_s '99th percentile of these seconds',
     COMMENT COLUMN audit_bytes 'bytes of audit records',
     COMMENT COLUMN total_bytes 'bytes of all topics that sinks read',
     COMMENT COLUMN audit_io_share 'audit_bytes over total_bytes';

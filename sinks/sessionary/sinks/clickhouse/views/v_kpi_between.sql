@@ -1,9 +1,9 @@
--- The key figures of a time, for a question every half minute: one row, without FINAL, from rows of that time alone.
--- A row that is stored twice counts once in ratios and costs; its bytes count twice until it is merged. A figure without
--- a row is NULL, not 0.
+-- The key figures of a period, for a query every half minute: one row, without FINAL, from rows of the period alone. A
+-- row that is stored twice counts once in ratios and costs, but its bytes count twice until a merge. A figure without a
+-- row is NULL, not 0.
 --
--- Clean-up figures are over sessions that timed out (T06) `late_s` seconds or more before `to`: a confirmation takes its
--- time. A host that is gone reclaims nothing and is no failure of a handler, so it leaves the ratio's divisor, as in v_kpi.
+-- Clean-up figures cover sessions that timed out (T06) `late_s` seconds or more before `to`: a confirmation takes some
+-- time. Lost hosts are excluded from the ratio's divisor, as in v_kpi.
 -- Latencies are those of v_transition_latency and v_audit_write_latency. Bytes are those of the topics that sinks read.
 -- Costs and contexts are those of events that were not rejected.
 CREATE OR REPLACE VIEW {database}.v_kpi_between AS
@@ -140,4 +140,4 @@ CROSS JOIN
 ) AS x;
 
 ALTER TABLE {database}.v_kpi_between
-    MODIFY COMMENT 'all figures with a target, of a time and without FINAL';
+    MODIFY COMMENT 'all figures with a target, of a period and without FINAL';

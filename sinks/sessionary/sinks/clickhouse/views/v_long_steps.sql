@@ -1,5 +1,5 @@
--- Steps that are long although nothing is saved in them: they are done again if the agent dies in one. An attempt that was
--- interrupted has no end, so its length is unknown.
+-- Long steps without a checkpoint: such a step is repeated as a whole if the agent dies in it. An interrupted attempt
+-- has no end, so its length is unknown.
 CREATE OR REPLACE VIEW {database}.v_long_steps AS
 SELECT
     s.time AS time, s.tenant_id AS tenant_id, s.session_id AS session_id, s.run_id AS run_id, s.name AS name, s.attempt AS attempt,
@@ -16,14 +16,14 @@ WHERE (s.finished_at IS NOT NULL OR s.state = 'running') AND duration_s > 60
     AND NOT arrayExists(at -> at >= s.started_at AND at < ifNull(s.finished_at, now64(3)), c.saved_at);
 
 ALTER TABLE {database}.v_long_steps
-    MODIFY COMMENT 'each attempt at a step that took, or has taken, more than 60 seconds without a checkpoint of its run: what should be split, or save one',
-    COMMENT COLUMN time 'log time of its latest record',
+    MODIFY COMMENT 'each attempt at a step of more than 60 seconds without a checkpoint of its run: split it, or save a checkpoint',
+    COMMENT COLUMN time 'log time of the latest record',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN run_id 'run of the step',
     COMMENT COLUMN name 'name of the step, unique in its run',
     COMMENT COLUMN attempt 'number of the attempt, from 1',
     COMMENT COLUMN state 'running, succeeded, failed or skipped',
-    COMMENT COLUMN started_at 'when it began',
-    COMMENT COLUMN finished_at 'when it ended; null if it runs',
-    COMMENT COLUMN duration_s 'seconds from its beginning to its end, or until now';
+    COMMENT COLUMN started_at 'time of the beginning',
+    COMMENT COLUMN finished_at 'time of the end; null while it runs',
+    COMMENT COLUMN duration_s 'seconds from the beginning to the end, or until now';

@@ -1,4 +1,4 @@
--- A checkpoint counts if its event comes before the record with which the loss was noticed.
+-- A checkpoint counts if its event precedes the record at which the loss was noticed.
 CREATE OR REPLACE VIEW {database}.v_lost_connections AS
 SELECT
     a.at AS time, a.tenant_id AS tenant_id, a.session_id AS session_id, a.run_id AS run_id, a.state AS state, a.reason AS reason,
@@ -19,20 +19,20 @@ ASOF LEFT JOIN {database}.v_checkpoints AS c
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_lost_connections
-    MODIFY COMMENT 'each time that an attached run lost its connection, with its last checkpoint',
-    COMMENT COLUMN time 'when it was noticed',
+    MODIFY COMMENT 'each loss of an attached run''s connection, with the last checkpoint',
+    COMMENT COLUMN time 'time at which the loss was noticed',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN run_id 'id of the run',
-    COMMENT COLUMN state 'state that it led to: paused or failed',
-    COMMENT COLUMN reason 'why, in words',
-    COMMENT COLUMN checkpoint_id 'last checkpoint before it; empty if there is none',
-    COMMENT COLUMN checkpoint_kind 'which usual point that is; empty if none was named',
+    COMMENT COLUMN state 'state after the loss: paused or failed',
+    COMMENT COLUMN reason 'reason in words',
+    COMMENT COLUMN checkpoint_id 'last checkpoint before the loss; empty without one',
+    COMMENT COLUMN checkpoint_kind 'usual point of the checkpoint; empty without one',
     COMMENT COLUMN checkpoint_operation 'operation of that checkpoint',
-    COMMENT COLUMN checkpoint_stage 'stage of it; empty once personal data has expired',
-    COMMENT COLUMN processed_count 'items done by then',
-    COMMENT COLUMN last_item_id 'last item done by then; empty once personal data has expired',
-    COMMENT COLUMN bytes_written 'bytes written by then',
-    COMMENT COLUMN checkpoint_at 'log time of that checkpoint; null if there is none',
+    COMMENT COLUMN checkpoint_stage 'stage of the checkpoint; empty once personal data has expired',
+    COMMENT COLUMN processed_count 'items done at the checkpoint',
+    COMMENT COLUMN last_item_id 'last item done at the checkpoint; empty once personal data has expired',
+    COMMENT COLUMN bytes_written 'bytes written at the checkpoint',
+    COMMENT COLUMN checkpoint_at 'log time of the checkpoint; null without one',
     COMMENT COLUMN source_partition 'partition of the events topic',
     COMMENT COLUMN source_offset 'offset in that partition';

@@ -1,4 +1,4 @@
--- The content is personal, and stays in history. A message that was sent again and filled a gap is a turn.
+-- The content is personal, and stays in history. A replayed message that filled its gap is a turn.
 CREATE OR REPLACE VIEW {database}.v_messages AS
 SELECT
     appended_at AS time, tenant_id, session_id, run_id,
@@ -36,14 +36,14 @@ ALTER TABLE {database}.v_messages
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN run_id 'run that the event names',
-    COMMENT COLUMN turn 'number of the turn among those of its session that were applied and are kept, in the order of the log, from 1, as the control API has it',
-    COMMENT COLUMN role 'who speaks; empty once personal data has expired',
+    COMMENT COLUMN turn 'number of the turn among the applied and kept turns of its session, in the order of the log, from 1, as in the control API',
+    COMMENT COLUMN role 'role of the speaker; empty once personal data has expired',
     COMMENT COLUMN name 'name of the speaker or tool',
     COMMENT COLUMN artifact_id 'artifact that holds the content, if it is large',
-    COMMENT COLUMN has_content 'whether the event has a content; history has it',
-    COMMENT COLUMN agent_id 'agent that reported it',
-    COMMENT COLUMN service_id 'service that reported it',
+    COMMENT COLUMN has_content 'true if the event has a content, which is in history',
+    COMMENT COLUMN agent_id 'agent that sent the message',
+    COMMENT COLUMN service_id 'service that sent the message',
     COMMENT COLUMN event_id 'id of the event, given by its client',
-    COMMENT COLUMN is_role_known 'whether its personal data has not expired',
+    COMMENT COLUMN is_role_known 'true until the personal data expires',
     COMMENT COLUMN source_partition 'partition of the events topic',
     COMMENT COLUMN source_offset 'offset in that partition';

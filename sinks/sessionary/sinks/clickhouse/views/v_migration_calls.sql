@@ -1,5 +1,5 @@
--- A call that has begun when its session is held goes on with the former owner: its outcome is taken until the target owns
--- the session. After that the call's own limit makes it unknown, and the new owner has to find out.
+-- A call that has begun when its session is held continues at the former owner: its outcome is accepted until the
+-- target owns the session. Afterwards the call becomes unknown at its own limit, and the new owner must resolve it.
 CREATE OR REPLACE VIEW {database}.v_migration_calls AS
 SELECT
     max(m.prepared_at) AS time, m.tenant_id AS tenant_id, m.session_id AS session_id, m.migration_id AS migration_id,
@@ -35,14 +35,14 @@ HAVING argMaxIf(c.state, c.place, c.place < m.prepared_place) = 'running'
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_migration_calls
-    MODIFY COMMENT 'each reserved tool call that ran when its session was held for a migration, and what became of it',
-    COMMENT COLUMN time 'when the session was held, because the target had loaded it',
+    MODIFY COMMENT 'each reserved tool call that ran when its session was held for a migration, with its outcome',
+    COMMENT COLUMN time 'time at which the session was held, after the target had loaded it',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN migration_id 'id of the migration',
-    COMMENT COLUMN run_id 'run of the call; empty if it is of none',
+    COMMENT COLUMN run_id 'run of the call; empty without one',
     COMMENT COLUMN idem_key 'idempotency key of the call',
     COMMENT COLUMN tool_name 'tool that was called',
-    COMMENT COLUMN state 'state of the call now: running, succeeded, failed or unknown',
-    COMMENT COLUMN started_at 'when the call began',
-    COMMENT COLUMN ended_at 'when its outcome was reported, or it became unknown; null if neither is so';
+    COMMENT COLUMN state 'present state of the call: running, succeeded, failed or unknown',
+    COMMENT COLUMN started_at 'time of the call''s beginning',
+    COMMENT COLUMN ended_at 'time at which the outcome was reported, or became unknown; null while the call runs';

@@ -1,5 +1,5 @@
--- The freeze is what an agent's user notices: from the former owner's last event to the target's first one. Steps of the
--- migration and heartbeats are no work, and a rejected event did nothing.
+-- The freeze is the pause for an agent's user: from the former owner's last event to the target's first one. Steps of
+-- the migration, heartbeats and rejected events do not count.
 CREATE OR REPLACE VIEW {database}.v_migrations AS
 SELECT
     m.updated_at AS time, m.tenant_id AS tenant_id, m.session_id AS session_id, m.migration_id AS migration_id,
@@ -68,21 +68,21 @@ LEFT JOIN
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_migrations
-    MODIFY COMMENT 'each migration of a session to another service: how far it came, why it ended, how long it held the session',
-    COMMENT COLUMN time 'log time of its latest step',
+    MODIFY COMMENT 'each migration of a session to another service: last step, reason of its end, length of the hold',
+    COMMENT COLUMN time 'log time of the latest step',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN migration_id 'id of the migration',
     COMMENT COLUMN from_service 'service that owned the session',
-    COMMENT COLUMN to_service 'service that the session was offered to',
+    COMMENT COLUMN to_service 'target service',
     COMMENT COLUMN step 'offered, prepared, completed or aborted',
-    COMMENT COLUMN reason_code 'of an aborted one: why, as a fixed name',
-    COMMENT COLUMN reason 'its latest step in words; empty once personal data has expired',
-    COMMENT COLUMN actor 'operator who asked for it; null if its owner did',
-    COMMENT COLUMN offered_at 'when it was offered',
-    COMMENT COLUMN prepared_at 'when the session was held, because the target had loaded it',
-    COMMENT COLUMN ended_at 'when it was completed or aborted',
+    COMMENT COLUMN reason_code 'reason code of an abort',
+    COMMENT COLUMN reason 'latest step in words; empty once personal data has expired',
+    COMMENT COLUMN actor 'operator that requested the migration; null if the owner did',
+    COMMENT COLUMN offered_at 'time of the offer',
+    COMMENT COLUMN prepared_at 'time at which the session was held, after the target had loaded it',
+    COMMENT COLUMN ended_at 'time of the completion or abort',
     COMMENT COLUMN held_ms 'from prepared_at to ended_at in milliseconds',
-    COMMENT COLUMN freeze_ms 'of a completed one: from the former owner''s last event that was not rejected to the first one of the target, in milliseconds',
-    COMMENT COLUMN epoch 'the session''s epoch after its latest step',
-    COMMENT COLUMN released_at 'when the former owner confirmed its clean-up';
+    COMMENT COLUMN freeze_ms 'freeze of a completed migration: milliseconds from the former owner''s last accepted event to the target''s first one',
+    COMMENT COLUMN epoch 'the session''s epoch after the latest step',
+    COMMENT COLUMN released_at 'time at which the former owner confirmed its clean-up';

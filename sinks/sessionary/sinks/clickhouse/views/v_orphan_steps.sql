@@ -1,4 +1,4 @@
--- Whether a run was begun is asked of history, which is kept for longer than the run's own rows.
+-- The beginning of a run is looked up in history, which is kept for longer than the run's own rows.
 CREATE OR REPLACE VIEW {database}.v_orphan_steps AS
 WITH rejections AS
 (
@@ -25,7 +25,7 @@ WHERE if(is_rejected,
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_orphan_steps
-    MODIFY COMMENT 'each event of a step or a tool call that names a run which was never begun',
+    MODIFY COMMENT 'each event of a step or a tool call that names an unknown run',
     COMMENT COLUMN time 'log time of the event',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
@@ -37,6 +37,6 @@ ALTER TABLE {database}.v_orphan_steps
     COMMENT COLUMN idem_key 'idempotency key of a reserved call',
     COMMENT COLUMN event_id 'id of the event, given by its client',
     COMMENT COLUMN service_id 'service that sent the event',
-    COMMENT COLUMN is_rejected 'whether the event was rejected, because its run is unknown',
+    COMMENT COLUMN is_rejected 'true if the event was rejected, because its run is unknown',
     COMMENT COLUMN source_partition 'partition of the events topic',
     COMMENT COLUMN source_offset 'offset in that partition';

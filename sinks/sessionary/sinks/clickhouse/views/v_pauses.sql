@@ -1,4 +1,4 @@
--- The transition after a pause is its end: nothing else changes the state of a session that is held.
+-- The transition after a pause is its end: no other event changes the state of a held session.
 CREATE OR REPLACE VIEW {database}.v_pauses AS
 SELECT
     paused_at AS time, tenant_id, session_id, audit_seq, owner_service AS service_id, agent_id, reason_code, reason,
@@ -22,7 +22,7 @@ WHERE transition = 'T04'
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_pauses
-    MODIFY COMMENT 'each pause of a session, with its snapshot, who asked for it, and how it ended',
+    MODIFY COMMENT 'each pause of a session, with its snapshot, its requester and its end',
     COMMENT COLUMN time 'the same as paused_at',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
@@ -30,14 +30,14 @@ ALTER TABLE {database}.v_pauses
     COMMENT COLUMN service_id 'service that owned the session',
     COMMENT COLUMN agent_id 'agent that the event names',
     COMMENT COLUMN reason_code 'manual, review or migration',
-    COMMENT COLUMN reason 'why, in words, or the question; empty once personal data has expired',
-    COMMENT COLUMN actor 'who asked for it, if it was not the agent itself',
-    COMMENT COLUMN snapshot_id 'snapshot of the state that it left; null if it left none',
+    COMMENT COLUMN reason 'reason in words, or the question; empty once personal data has expired',
+    COMMENT COLUMN actor 'principal that requested the pause, if it was not the agent itself',
+    COMMENT COLUMN snapshot_id 'snapshot of the state at the pause; null without one',
     COMMENT COLUMN version 'version of the session''s state',
     COMMENT COLUMN paused_at 'log time of the pause',
-    COMMENT COLUMN ended_at 'when it ended; null if it has not',
-    COMMENT COLUMN ended_state 'state after it: Active or Terminated; empty if it has not ended',
-    COMMENT COLUMN ended_reason_code 'resumed, approved, denied, expired, cancelled or timeout_cleanup; empty if it has not ended',
-    COMMENT COLUMN ended_reason 'the same in words; empty once personal data has expired',
-    COMMENT COLUMN ended_by 'who let it go on or called it off, if it was not the agent itself',
-    COMMENT COLUMN length_s 'seconds until it ended, or until now';
+    COMMENT COLUMN ended_at 'time of the end; null while open',
+    COMMENT COLUMN ended_state 'state after the pause: Active or Terminated; empty while open',
+    COMMENT COLUMN ended_reason_code 'resumed, approved, denied, expired, cancelled or timeout_cleanup; empty while open',
+    COMMENT COLUMN ended_reason 'reason of the end in words; empty once personal data has expired',
+    COMMENT COLUMN ended_by 'principal that ended the pause, if it was not the agent itself',
+    COMMENT COLUMN length_s 'seconds until the end, or until now';

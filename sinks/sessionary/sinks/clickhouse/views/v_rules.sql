@@ -1,6 +1,6 @@
--- One row per partition and version; the version's first record is the one at from_offset. Rules that replaced others
--- were activated by `principal`, with a record that the broker stamped `time`. The audit trail names the principal: a
--- record of the log may come from any client.
+-- One row per partition and version. The version's first record is at from_offset. Rules that replaced others were
+-- activated by `principal`, with a record that the broker stamped `time`. The principal is taken from the audit trail,
+-- because any client can write to the log.
 CREATE OR REPLACE VIEW {database}.v_rules AS
 SELECT
     if(h.found, h.at, NULL) AS time, b.partition AS partition, b.from_offset AS from_offset, b.version AS version,
@@ -29,10 +29,10 @@ LEFT JOIN
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_rules
-    MODIFY COMMENT 'from which offset on each partition was judged by which rules, and who activated them',
-    COMMENT COLUMN time 'when the broker stamped the record that activated it; null for those that no record activated',
+    MODIFY COMMENT 'rules of each partition, with their first offset and the principal that activated them',
+    COMMENT COLUMN time 'broker''s timestamp of the activating record; null without such a record',
     COMMENT COLUMN partition 'partition of the events topic',
     COMMENT COLUMN from_offset 'first offset that was judged by this version',
     COMMENT COLUMN version 'version of the rules',
-    COMMENT COLUMN principal 'who activated it',
-    COMMENT COLUMN at 'the same as time; goes with the next release';
+    COMMENT COLUMN principal 'principal that activated the rules',
+    COMMENT COLUMN at 'the same as time; the next release removes it';

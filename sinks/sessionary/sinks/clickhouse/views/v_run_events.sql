@@ -1,11 +1,11 @@
--- Runs, steps, tool calls and artifacts as their events and the audit trail tell them. Events of the last 90 days (of tool
--- calls 30) are there; settings change the former.
+-- Runs, steps, tool calls and artifacts, from their events and the audit trail. The view has events of the last 90 days
+-- (30 for tool calls), and a setting changes the 90 days.
 --
--- Events that were judged and not rejected, each once. A rejection counts whenever it comes: it is looked up when the view is
--- read. Of an event's deliveries the first one that was judged counts: one that comes after it, applied or rejected, is a
--- duplicate, of which nothing is recorded. The rejections that are listed by name left the number free for a later delivery,
--- as do those of another session: their record only says that it is of this one. An event that was sent again and filled a
--- gap was applied to its session, and to no run.
+-- Each event that was judged and not rejected counts once. A late rejection counts too: rejections are looked up when
+-- the view is read. The first judged delivery of an event counts: a later one, after an applied or rejected one, is a
+-- duplicate without a record. The rejections that are listed by name left the number free for a later delivery, as do
+-- those of another session, whose record only claims to belong to this one. A replayed event that filled its gap was
+-- applied to its session, and to no run.
 CREATE OR REPLACE VIEW {database}.v_run_events AS
 SELECT
     appended_at AS time, tenant_id, session_id, run_id,
@@ -45,37 +45,37 @@ FROM
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_run_events
-    MODIFY COMMENT 'each event of a run, a reserved tool call or an artifact that was not rejected, with its number in its run',
+    MODIFY COMMENT 'each accepted event of a run, a reserved tool call or an artifact, with its number in its run',
     COMMENT COLUMN time 'log time of the event',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
-    COMMENT COLUMN run_id 'run that the event names; empty if it names none',
-    COMMENT COLUMN seq 'place of the event among those of its run that were applied and are kept, in the order of the log, from 1; the last one is the run''s `run_seq`. Null if no run counts it',
+    COMMENT COLUMN run_id 'run that the event names; empty without one',
+    COMMENT COLUMN seq 'number of the event among the applied and kept events of its run, in the order of the log, from 1; the last one is the run''s `run_seq`. Null if no run counts the event',
     COMMENT COLUMN event_id 'id of the event, given by its client',
     COMMENT COLUMN event_type 'type of the event',
-    COMMENT COLUMN subject 'run, step, tool_call or artifact, if the event can change the state of one; else empty',
-    COMMENT COLUMN state 'state that the event leaves its subject in; empty if it changes none',
+    COMMENT COLUMN subject 'run, step, tool_call or artifact, if the event can change its state; else empty',
+    COMMENT COLUMN state 'state of the subject after the event; empty without a change',
     COMMENT COLUMN name 'name of the step or tool, type of the task or artifact, or operation of the checkpoint',
     COMMENT COLUMN number 'attempt of the step, or try of the call',
     COMMENT COLUMN idem_key 'idempotency key of a reserved call; empty for other events',
-    COMMENT COLUMN mode 'of the beginning of a run: attached or detached',
-    COMMENT COLUMN side_effect 'of the beginning of a call: whether it changes something outside',
-    COMMENT COLUMN queryable 'of the beginning of a call: whether the tool can be asked later what came of it',
-    COMMENT COLUMN error_class 'of a failure: retryable or fatal',
-    COMMENT COLUMN error_code 'of a failure: its code',
+    COMMENT COLUMN mode 'attached or detached, at the beginning of a run',
+    COMMENT COLUMN side_effect 'at the beginning of a call: true if the call has a side effect',
+    COMMENT COLUMN queryable 'at the beginning of a call: true if the tool can be asked for the outcome later',
+    COMMENT COLUMN error_class 'retryable or fatal, for a failure',
+    COMMENT COLUMN error_code 'code of a failure',
     COMMENT COLUMN progress 'progress of the run as reported, 0 to 1',
-    COMMENT COLUMN processed_count 'of a checkpoint: items done',
-    COMMENT COLUMN bytes 'of a checkpoint or chunk: bytes written; of a complete artifact: its size',
+    COMMENT COLUMN processed_count 'items done, for a checkpoint',
+    COMMENT COLUMN bytes 'bytes written, for a checkpoint or chunk; size of a complete artifact',
     COMMENT COLUMN artifact_id 'id of the artifact that the event names',
     COMMENT COLUMN sha256 'hash of the artifact or chunk',
     COMMENT COLUMN step_id 'step that the event names',
-    COMMENT COLUMN causation_id 'event that caused it',
+    COMMENT COLUMN causation_id 'id of the event that caused this one',
     COMMENT COLUMN user_id 'user for whom the agent works; null once personal data has expired',
     COMMENT COLUMN agent_id 'agent that the event names',
     COMMENT COLUMN service_id 'service that sent the event',
-    COMMENT COLUMN actor 'who acted, if it was not the agent itself',
-    COMMENT COLUMN payload_json 'payload, of events that say what a run did; empty once personal data has expired',
+    COMMENT COLUMN actor 'the principal that acted, if it was not the agent itself',
+    COMMENT COLUMN payload_json 'payload, for events that report the work of a run; empty once personal data has expired',
     COMMENT COLUMN occurred_at 'agent''s clock',
-    COMMENT COLUMN personal_expires 'when personal columns are blanked; the end of time if there are none',
+    COMMENT COLUMN personal_expires 'time at which personal columns are blanked; the end of time without personal data',
     COMMENT COLUMN source_partition 'partition of the events topic',
     COMMENT COLUMN source_offset 'offset in that partition';

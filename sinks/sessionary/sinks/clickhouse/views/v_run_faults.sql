@@ -1,4 +1,4 @@
--- Without runs, steps and calls whose personal data has expired: what they lack may have been there.
+-- Runs, steps and calls whose personal data has expired are excluded: their missing values may have expired.
 CREATE OR REPLACE VIEW {database}.v_run_faults AS
 SELECT 'run_without_owner' AS fault, tenant_id, count() AS rows
 FROM {database}.v_run_events
@@ -32,7 +32,7 @@ WHERE event_type IN ('step_started', 'tool_call_started') AND number > 6
 GROUP BY tenant_id;
 
 ALTER TABLE {database}.v_run_faults
-    MODIFY COMMENT 'what runs should never have, counted by tenant; empty if all is well',
-    COMMENT COLUMN fault 'what is wrong: run_without_owner, step_without_input_or_output, call_without_key, key_with_two_effects, failure_without_class or too_many_attempts (more than six)',
+    MODIFY COMMENT 'faults of runs, counted by tenant; empty without faults',
+    COMMENT COLUMN fault 'kind of the fault: run_without_owner, step_without_input_or_output, call_without_key, key_with_two_effects, failure_without_class or too_many_attempts (more than six)',
     COMMENT COLUMN tenant_id 'tenant',
-    COMMENT COLUMN rows 'how many';
+    COMMENT COLUMN rows 'number of faults';

@@ -40,8 +40,8 @@ LEFT JOIN
 ) AS u ON u.tenant_id = r.tenant_id AND u.session_id = r.session_id AND u.run_id = r.run_id;
 
 ALTER TABLE {database}.v_run_progress
-    MODIFY COMMENT 'how far each run is: steps by state, last checkpoint, calls that wait for people',
-    COMMENT COLUMN time 'log time of its latest record',
+    MODIFY COMMENT 'progress of each run: steps by state, last checkpoint, calls that wait for people',
+    COMMENT COLUMN time 'log time of the latest record',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN run_id 'id of the run',
@@ -54,14 +54,14 @@ ALTER TABLE {database}.v_run_progress
     COMMENT COLUMN steps_failed 'steps whose latest attempt failed',
     COMMENT COLUMN steps_running 'steps whose latest attempt has no end',
     COMMENT COLUMN steps_skipped 'steps that were skipped before any attempt',
-    COMMENT COLUMN last_step 'step that began last',
+    COMMENT COLUMN last_step 'step that was the last to begin',
     COMMENT COLUMN checkpoint_operation 'operation of the last checkpoint',
     COMMENT COLUMN checkpoint_stage 'stage of the last checkpoint; empty once personal data has expired',
     COMMENT COLUMN processed_count 'items done at the last checkpoint',
     COMMENT COLUMN last_item_id 'last item done at the last checkpoint; empty once personal data has expired',
     COMMENT COLUMN bytes_written 'bytes written at the last checkpoint',
     COMMENT COLUMN checkpoint_at 'log time of the last checkpoint',
-    COMMENT COLUMN unresolved_calls 'its calls with a side effect whose outcome is unknown',
-    COMMENT COLUMN created_at 'log time of its first event',
-    COMMENT COLUMN finished_at 'when it finished; null if it is open',
-    COMMENT COLUMN duration_s 'seconds from its first event until it finished, or until now';
+    COMMENT COLUMN unresolved_calls 'calls of the run with a side effect and an unknown outcome',
+    COMMENT COLUMN created_at 'log time of the first event',
+    COMMENT COLUMN finished_at 'time of the end; null while the run is open',
+    COMMENT COLUMN duration_s 'seconds from the first event to the end, or until now';

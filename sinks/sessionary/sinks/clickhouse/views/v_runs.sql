@@ -1,8 +1,8 @@
--- The audit trail tells what a clock or a session did to a run. A record of it comes before the event of the same offset:
--- clocks fire before the event is judged. A run that waits for its tenant's quota is queued, whatever the event that began
--- it says: the verdict on a claim to a quota comes after that event.
+-- The audit trail has the effects of clocks and sessions on a run. Such a record precedes the event of the same offset,
+-- because clocks fire before the event is judged. A run that waits for its tenant's quota is queued, independent of the
+-- event that began it: the verdict on a claim to a quota follows that event.
 --
--- Events of artifacts are kept for longer than those of their run. Of a run that has no others, nothing is known any more.
+-- Events of artifacts are kept for longer than those of their run. A run without other events is not known any more.
 CREATE OR REPLACE VIEW {database}.v_runs AS
 SELECT
     updated_at AS time, run_id, tenant_id, session_id,
@@ -48,27 +48,27 @@ SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_runs
     MODIFY COMMENT 'each run: status, input, plan, result, progress and times',
-    COMMENT COLUMN time 'log time of its latest record',
+    COMMENT COLUMN time 'log time of the latest record',
     COMMENT COLUMN run_id 'id of the run, unique in its session',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN user_id 'user for whom the run works; null once personal data has expired',
-    COMMENT COLUMN agent_id 'agent that began it',
-    COMMENT COLUMN service_id 'service that began it',
+    COMMENT COLUMN agent_id 'agent that began the run',
+    COMMENT COLUMN service_id 'service that began the run',
     COMMENT COLUMN mode 'attached or detached',
     COMMENT COLUMN task_type 'type of the task',
     COMMENT COLUMN status 'queued, started, running, paused, completed, failed, cancelled or rejected',
-    COMMENT COLUMN reason_code 'why, if a clock or its session decided; else empty',
+    COMMENT COLUMN reason_code 'reason of a decision by a clock or the session; else empty',
     COMMENT COLUMN error_class 'class of the failure that the agent reported: retryable or fatal',
-    COMMENT COLUMN error 'of a failed run: what happened, in words; empty once personal data has expired',
+    COMMENT COLUMN error 'error of a failed run, in words; empty once personal data has expired',
     COMMENT COLUMN input 'input as JSON; null once personal data has expired',
     COMMENT COLUMN plan 'latest plan as JSON; null once personal data has expired',
     COMMENT COLUMN result 'result as JSON; null once personal data has expired',
     COMMENT COLUMN artifact_id 'artifact that holds the result',
     COMMENT COLUMN progress 'progress as last reported, 0 to 1',
-    COMMENT COLUMN events 'its events that are kept and were not rejected',
-    COMMENT COLUMN resumes 'how often it was resumed by an event',
-    COMMENT COLUMN created_at 'log time of its first event',
-    COMMENT COLUMN updated_at 'log time of its latest record',
-    COMMENT COLUMN finished_at 'when it finished; null if it is open',
-    COMMENT COLUMN duration_s 'seconds from its first event until it finished, or until now';
+    COMMENT COLUMN events 'number of accepted events that are kept',
+    COMMENT COLUMN resumes 'number of times that an event resumed the run',
+    COMMENT COLUMN created_at 'log time of the first event',
+    COMMENT COLUMN updated_at 'log time of the latest record',
+    COMMENT COLUMN finished_at 'time of the end; null while the run is open',
+    COMMENT COLUMN duration_s 'seconds from the first event to the end, or until now';

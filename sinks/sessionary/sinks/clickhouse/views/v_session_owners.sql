@@ -1,4 +1,4 @@
--- The first record of an epoch says who owns the session in it.
+-- The first record of an epoch names the session's owner in this epoch.
 CREATE OR REPLACE VIEW {database}.v_session_owners AS
 SELECT
     o.since AS time, o.tenant_id AS tenant_id, o.session_id AS session_id, o.epoch AS epoch, o.service_id AS service_id,
@@ -25,12 +25,12 @@ FROM
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_session_owners
-    MODIFY COMMENT 'each epoch of a session: which service owned it, from when to when',
+    MODIFY COMMENT 'each epoch of a session: its owner, its beginning and its end',
     COMMENT COLUMN time 'the same as since',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN epoch 'number of the epoch, from 1',
     COMMENT COLUMN service_id 'service that owned the session',
-    COMMENT COLUMN how 'how the epoch began: created, resumed, recovered, taken_over or migrated',
-    COMMENT COLUMN since 'log time at which it began',
-    COMMENT COLUMN until 'log time at which the next one began; null for the last one';
+    COMMENT COLUMN how 'beginning of the epoch: created, resumed, recovered, taken_over or migrated',
+    COMMENT COLUMN since 'log time of the beginning',
+    COMMENT COLUMN until 'log time at which the next epoch began; null for the last one';

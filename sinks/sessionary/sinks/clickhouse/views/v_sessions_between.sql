@@ -1,7 +1,8 @@
--- Sessions by the records of a time: of one that began before it or continues after it, the figures are those of its
--- records within. A rejected update of a session's content that is delivered again changes nothing, so its version and size
--- are not the session's: it is known by the event's id, which the mark of an old rejection has no more. Turns and results of
--- tools count on whichever service; an event that was delivered twice counts once, and one that was rejected never.
+-- Sessions by the records of a period: if a session began before the period or continues after it, its figures are
+-- those of the records within. A rejected update of a session's content that is delivered again changes nothing, so its
+-- version and size are not the session's. Such an update is recognised by the event's id, which old rejections lack.
+-- Turns and results of tools count for all services. An event that was delivered twice counts once, a rejected event
+-- never.
 CREATE OR REPLACE VIEW {database}.v_sessions_between AS
 SELECT
     greatest(a.recorded_at, h.recorded_at) AS time, a.tenant_id AS tenant_id, a.session_id AS session_id, a.user_id AS user_id, a.agent_id AS agent_id,

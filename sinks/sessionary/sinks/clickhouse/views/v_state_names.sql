@@ -1,4 +1,5 @@
--- The merged state beside its name in each source machine: the governance text, and machines A and B of the second.
+-- The merged state with its name in each source machine: the governance text, and machines A and B of the second
+-- source.
 CREATE OR REPLACE VIEW {database}.v_state_names AS
 SELECT
     time, tenant_id, session_id, state,
@@ -21,11 +22,11 @@ FROM
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_state_names
-    MODIFY COMMENT 'each session''s state, and its names in the two state machines that ours merges',
-    COMMENT COLUMN time 'its latest transition',
+    MODIFY COMMENT 'each session''s state, and its names in the two source state machines',
+    COMMENT COLUMN time 'time of the latest transition',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
-    COMMENT COLUMN state 'its state',
+    COMMENT COLUMN state 'state of the session',
     COMMENT COLUMN name_000 'name in the governance text',
     COMMENT COLUMN name_001_a 'name in machine A of the second source',
     COMMENT COLUMN name_001_b 'name in machine B of the second source';

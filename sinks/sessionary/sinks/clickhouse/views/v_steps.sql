@@ -1,6 +1,6 @@
--- That an attempt took longer than its limit is found by a clock, so the audit trail tells it. Attempt 0 is work that is
--- only reported as a step. An attempt without an end after which another one began was interrupted. A skip says nothing new
--- of a step that was tried.
+-- A clock finds an attempt that exceeds its limit, so this is in the audit trail. Attempt 0 is work that is only
+-- reported as a step. An attempt without an end that was followed by another one was interrupted. A skip adds nothing
+-- to a step that was tried.
 CREATE OR REPLACE VIEW {database}.v_steps AS
 SELECT
     updated_at AS time, step_id, run_id, tenant_id, session_id, name,
@@ -44,8 +44,8 @@ SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_steps
     MODIFY COMMENT 'each attempt at a step of a run: state, input, output, error and times',
-    COMMENT COLUMN time 'log time of its latest record',
-    COMMENT COLUMN step_id 'id of the attempt, as its events name it',
+    COMMENT COLUMN time 'log time of the latest record',
+    COMMENT COLUMN step_id 'id of the attempt, as in its events',
     COMMENT COLUMN run_id 'run of the step',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
@@ -54,10 +54,10 @@ ALTER TABLE {database}.v_steps
     COMMENT COLUMN attempt 'number of the attempt, from 1; 0 if the step was skipped before any',
     COMMENT COLUMN input 'input as JSON; null once personal data has expired',
     COMMENT COLUMN output 'output as JSON; null once personal data has expired',
-    COMMENT COLUMN error 'what happened, in words; empty once personal data has expired',
+    COMMENT COLUMN error 'error in words; empty once personal data has expired',
     COMMENT COLUMN error_class 'retryable or fatal',
     COMMENT COLUMN error_code 'code of the error',
-    COMMENT COLUMN started_at 'when it began, or was skipped',
-    COMMENT COLUMN finished_at 'when it ended; null if no end is known',
-    COMMENT COLUMN duration_s 'seconds from its beginning to its end',
-    COMMENT COLUMN is_input_known 'whether its personal data has not expired';
+    COMMENT COLUMN started_at 'time of the beginning, or of the skip',
+    COMMENT COLUMN finished_at 'time of the end; null if unknown',
+    COMMENT COLUMN duration_s 'seconds from the beginning to the end',
+    COMMENT COLUMN is_input_known 'true until the personal data expires';

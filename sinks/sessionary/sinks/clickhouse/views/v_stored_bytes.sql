@@ -1,5 +1,6 @@
--- Bytes of a session's records, by layer. 'state' is the content that processors hold for it until it is archived. The
--- others, 'history', 'audit' and 'rejected', are its records in these tables, with the unpacked bytes of Kafka.
+-- Bytes of a session's records, by layer. 'state' is the content that processors hold until the session is archived.
+-- The other layers, 'history', 'audit' and 'rejected', are its records in these tables, with their unpacked bytes in
+-- Kafka.
 CREATE OR REPLACE VIEW {database}.v_stored_bytes AS
 SELECT h.tenant_id AS tenant_id, h.session_id AS session_id, 'state' AS layer, toUInt64(1) AS records, h.bytes AS bytes
 FROM
@@ -38,5 +39,5 @@ ALTER TABLE {database}.v_stored_bytes
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN layer 'state, history, audit or rejected',
-    COMMENT COLUMN records 'records that it has there',
-    COMMENT COLUMN bytes 'their bytes';
+    COMMENT COLUMN records 'number of records in the layer',
+    COMMENT COLUMN bytes 'bytes of the records';

@@ -1,4 +1,4 @@
--- That a call's outcome is unknown is found by a clock, so the audit trail tells it.
+-- A clock finds a call of unknown outcome, so this is in the audit trail.
 CREATE OR REPLACE VIEW {database}.v_tool_calls AS
 SELECT
     updated_at AS time, idem_key, run_id, tenant_id, session_id,
@@ -44,14 +44,14 @@ SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_tool_calls
     MODIFY COMMENT 'each reserved tool call: state, arguments, result and times',
-    COMMENT COLUMN time 'log time of its latest record',
-    COMMENT COLUMN idem_key 'idempotency key, unique in its run, or in its session if it is of no run',
-    COMMENT COLUMN run_id 'run of the call; empty if it belongs to its session',
+    COMMENT COLUMN time 'log time of the latest record',
+    COMMENT COLUMN idem_key 'idempotency key, unique in its run, or in its session without a run',
+    COMMENT COLUMN run_id 'run of the call; empty for a call of the session',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
-    COMMENT COLUMN step_id 'attempt at a step that made it',
+    COMMENT COLUMN step_id 'attempt at a step that made the call',
     COMMENT COLUMN user_id 'user for whom the agent works; null once personal data has expired',
-    COMMENT COLUMN service_id 'service that made it',
+    COMMENT COLUMN service_id 'service that made the call',
     COMMENT COLUMN tool_name 'name of the tool',
     COMMENT COLUMN tool_call_id 'id of the call in its events; empty once personal data has expired',
     COMMENT COLUMN args 'arguments as JSON; null once personal data has expired',
@@ -59,12 +59,12 @@ ALTER TABLE {database}.v_tool_calls
     COMMENT COLUMN artifact_id 'artifact that holds the result',
     COMMENT COLUMN state 'running, succeeded, failed or unknown',
     COMMENT COLUMN `try` 'number of the latest try, from 1',
-    COMMENT COLUMN side_effect 'whether it changes something outside',
-    COMMENT COLUMN queryable 'whether the tool can be asked later what came of it',
-    COMMENT COLUMN error 'of a failed call: what happened, in words; empty once personal data has expired',
-    COMMENT COLUMN error_class 'of a failed call: retryable or fatal',
-    COMMENT COLUMN resolved_by 'who found out the outcome, if it was unknown',
-    COMMENT COLUMN effects 'how often it succeeded by its events; more than once is a fault',
-    COMMENT COLUMN created_at 'when its first try began',
-    COMMENT COLUMN updated_at 'log time of its latest record',
-    COMMENT COLUMN entered_at 'since when it has been in its state';
+    COMMENT COLUMN side_effect 'true if the call has a side effect',
+    COMMENT COLUMN queryable 'true if the tool can be asked for the outcome later',
+    COMMENT COLUMN error 'error of a failed call, in words; empty once personal data has expired',
+    COMMENT COLUMN error_class 'retryable or fatal, for a failed call',
+    COMMENT COLUMN resolved_by 'principal that resolved an unknown outcome',
+    COMMENT COLUMN effects 'number of successes by its events; more than one is a fault',
+    COMMENT COLUMN created_at 'beginning of the first try',
+    COMMENT COLUMN updated_at 'log time of the latest record',
+    COMMENT COLUMN entered_at 'time at which the present state began';

@@ -4,13 +4,13 @@ FROM {database}.v_cleanups
 WHERE NOT released;
 
 ALTER TABLE {database}.v_uncleaned
-    MODIFY COMMENT 'each requested clean-up without a confirmation, with the bytes that it holds',
-    COMMENT COLUMN time 'the log''s time of the request',
+    MODIFY COMMENT 'each requested clean-up without a confirmation, with the held bytes',
+    COMMENT COLUMN time 'log time of the request',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN cleanup_id 'id of the request for a clean-up',
     COMMENT COLUMN transition 'transition of the state machine, T01 to T14',
     COMMENT COLUMN service_id 'service that owned the session',
-    COMMENT COLUMN reason_code 'why, as a fixed name',
-    COMMENT COLUMN requested_at 'when the clean-up was requested: when the deadline fired, or the log''s time',
+    COMMENT COLUMN reason_code 'reason code',
+    COMMENT COLUMN requested_at 'time of the request: when the deadline fired, or log time',
     COMMENT COLUMN context_bytes 'size of the agent''s context in bytes, as reported';

@@ -6,18 +6,18 @@ FROM {database}.v_tool_calls
 WHERE state = 'unknown' AND side_effect;
 
 ALTER TABLE {database}.v_unresolved_calls
-    MODIFY COMMENT 'each tool call with a side effect whose outcome is unknown: what people have to find out',
-    COMMENT COLUMN time 'since when its outcome has been unknown',
+    MODIFY COMMENT 'each tool call with a side effect and an unknown outcome, which a person must resolve',
+    COMMENT COLUMN time 'time at which the outcome became unknown',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
-    COMMENT COLUMN run_id 'run of the call; empty if it belongs to its session',
-    COMMENT COLUMN step_id 'attempt at a step that made it',
+    COMMENT COLUMN run_id 'run of the call; empty for a call of the session',
+    COMMENT COLUMN step_id 'attempt at a step that made the call',
     COMMENT COLUMN tool_name 'name of the tool',
     COMMENT COLUMN idem_key 'idempotency key of the call',
     COMMENT COLUMN args 'arguments as JSON; null once personal data has expired',
     COMMENT COLUMN `try` 'number of the latest try, from 1',
-    COMMENT COLUMN queryable 'whether the tool can be asked what came of it',
-    COMMENT COLUMN service_id 'service that made it',
+    COMMENT COLUMN queryable 'true if the tool can be asked for the outcome',
+    COMMENT COLUMN service_id 'service that made the call',
     COMMENT COLUMN user_id 'user for whom the agent works; null once personal data has expired',
-    COMMENT COLUMN since 'since when its outcome has been unknown',
-    COMMENT COLUMN waiting_s 'seconds since then';
+    COMMENT COLUMN since 'time at which the outcome became unknown',
+    COMMENT COLUMN waiting_s 'seconds since that time';

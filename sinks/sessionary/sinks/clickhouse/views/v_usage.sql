@@ -11,6 +11,6 @@ ALTER TABLE {database}.v_usage
     COMMENT COLUMN tokens_out 'tokens of the output',
     COMMENT COLUMN model_cost_usd_micros 'cost of the model in millionths of a US dollar',
     COMMENT COLUMN tool_cost_usd_micros 'cost of tools in millionths of a US dollar',
-    COMMENT COLUMN timeout_retries 'calls that repeat one that timed out',
-    COMMENT COLUMN timeout_retry_cost_usd_micros 'their cost in millionths of a US dollar',
-    COMMENT COLUMN timeout_retry_share 'their share of the cost; null without cost';
+    COMMENT COLUMN timeout_retries 'number of calls that repeat one that timed out',
+    COMMENT COLUMN timeout_retry_cost_usd_micros 'cost of these retries in millionths of a US dollar',
+    COMMENT COLUMN timeout_retry_share 'share of these retries in the cost; null without cost';

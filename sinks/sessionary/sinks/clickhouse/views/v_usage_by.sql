@@ -2,7 +2,7 @@ CREATE OR REPLACE VIEW {database}.v_usage_by AS
 SELECT * FROM {database}.v_usage_by_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_usage_by
-    MODIFY COMMENT 'calls, tokens and cost by day, model, session, user and agent too',
+    MODIFY COMMENT 'calls, tokens and cost by day, tenant, service, model, session, user and agent',
     COMMENT COLUMN time 'start of the day',
     COMMENT COLUMN day 'day of the calls, UTC',
     COMMENT COLUMN tenant_id 'tenant of the session',
@@ -16,5 +16,5 @@ ALTER TABLE {database}.v_usage_by
     COMMENT COLUMN tokens_out 'tokens of the output',
     COMMENT COLUMN model_cost_usd_micros 'cost of the model in millionths of a US dollar',
     COMMENT COLUMN tool_cost_usd_micros 'cost of tools in millionths of a US dollar',
-    COMMENT COLUMN timeout_retries 'calls that repeat one that timed out',
-    COMMENT COLUMN timeout_retry_cost_usd_micros 'their cost in millionths of a US dollar';
+    COMMENT COLUMN timeout_retries 'number of calls that repeat one that timed out',
+    COMMENT COLUMN timeout_retry_cost_usd_micros 'cost of these retries in millionths of a US dollar';

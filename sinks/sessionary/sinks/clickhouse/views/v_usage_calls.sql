@@ -2,8 +2,8 @@ CREATE OR REPLACE VIEW {database}.v_usage_calls AS
 SELECT * FROM {database}.v_usage_calls_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_usage_calls
-    MODIFY COMMENT 'each call that was paid for: tokens, cost, model',
-    COMMENT COLUMN time 'the log''s time of its first delivery',
+    MODIFY COMMENT 'each paid call: tokens, cost, model',
+    COMMENT COLUMN time 'log time of the first delivery',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN user_id 'user for whom the agent works',
@@ -16,4 +16,4 @@ ALTER TABLE {database}.v_usage_calls
     COMMENT COLUMN tokens_out 'tokens of the output',
     COMMENT COLUMN model_cost_usd_micros 'cost of the model in millionths of a US dollar',
     COMMENT COLUMN tool_cost_usd_micros 'cost of tools in millionths of a US dollar',
-    COMMENT COLUMN is_timeout_retry 'whether the call repeats one that timed out';
+    COMMENT COLUMN is_timeout_retry 'true if the call repeats one that timed out';

@@ -1,10 +1,11 @@
--- One row per call: an event counts once, however often it was delivered, and only if it was not rejected. A rejection names
--- the record by place and time: a topic that was made again has the same places. Numbers below zero count as 0. No FINAL:
--- few calls have several rows. `copies` finds them by a hash, and only they are grouped, which takes a third of the time.
+-- One row per call: an event counts once, even if it was delivered again, and only if it was not rejected. A rejection
+-- names the record by place and time, because a topic that was created again has the same places. Numbers below zero
+-- count as 0. FINAL is not used, because few calls have several rows: `copies` finds these by a hash, and only they are
+-- grouped, which takes a third of the time.
 --
--- Of an event's deliveries the first one that was judged counts, as in v_run_events: an event that was rejected and delivered
--- again counts nowhere. The reasons that are listed by name left the event's number free: such a delivery was not judged
--- against it. Reasons outlive all else that is kept of a rejection, so old rows count as young ones do.
+-- The first judged delivery of an event counts, as in v_run_events: an event that was rejected and delivered again does
+-- not count. The reasons that are listed by name left the event's number free: such a delivery was not judged against
+-- the number. Reasons outlive all other data of a rejection, so old rows count like young ones.
 CREATE OR REPLACE VIEW {database}.v_usage_calls_between AS
 WITH
 deliveries AS

@@ -7,9 +7,9 @@ WHERE status = 'queued' AND reason_code = 'quota_requested'
 GROUP BY tenant_id;
 
 ALTER TABLE {database}.v_waiting_runs
-    MODIFY COMMENT 'each tenant with runs that wait for its quota: how many, and the oldest',
+    MODIFY COMMENT 'each tenant with runs that wait for its quota: their number, and the oldest',
     COMMENT COLUMN tenant_id 'the tenant',
-    COMMENT COLUMN runs 'number of its runs that wait',
-    COMMENT COLUMN time 'log time since which the oldest of them waits',
-    COMMENT COLUMN oldest_session_id 'session of that run',
-    COMMENT COLUMN oldest_run_id 'id of that run';
+    COMMENT COLUMN runs 'number of waiting runs',
+    COMMENT COLUMN time 'log time since which the oldest one waits',
+    COMMENT COLUMN oldest_session_id 'session of the oldest run',
+    COMMENT COLUMN oldest_run_id 'id of the oldest run';

@@ -1,4 +1,5 @@
--- A session that waits for its tenant's quota has asked in its creation, and was neither admitted nor ended since.
+-- A session that waits for its tenant's quota requested a slot at its creation, and has neither been admitted nor
+-- ended.
 CREATE OR REPLACE VIEW {database}.v_waiting_sessions AS
 SELECT
     min(since) AS time, tenant_id, count() AS sessions, argMin(session_id, since) AS oldest_session_id
@@ -15,8 +16,8 @@ GROUP BY tenant_id
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_waiting_sessions
-    MODIFY COMMENT 'each tenant with sessions that wait for its quota: how many, and the oldest',
+    MODIFY COMMENT 'each tenant with sessions that wait for its quota: their number, and the oldest',
     COMMENT COLUMN tenant_id 'the tenant',
-    COMMENT COLUMN sessions 'number of its sessions that wait',
-    COMMENT COLUMN time 'log time since which the oldest of them waits',
-    COMMENT COLUMN oldest_session_id 'id of that session';
+    COMMENT COLUMN sessions 'number of waiting sessions',
+    COMMENT COLUMN time 'log time since which the oldest one waits',
+    COMMENT COLUMN oldest_session_id 'id of the oldest session';

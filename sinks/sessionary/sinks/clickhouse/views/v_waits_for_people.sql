@@ -7,16 +7,16 @@ FROM {database}.v_pauses
 WHERE reason_code = 'review';
 
 ALTER TABLE {database}.v_waits_for_people
-    MODIFY COMMENT 'each pause for a person''s review: what was asked, who answered what, and how long it took',
+    MODIFY COMMENT 'each pause for a person''s review: question, answer, author and length',
     COMMENT COLUMN time 'the same as asked_at',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN service_id 'service that owned the session',
     COMMENT COLUMN agent_id 'agent that asked',
-    COMMENT COLUMN question 'what was asked, or why it was paused; empty once personal data has expired',
+    COMMENT COLUMN question 'question, or reason of the pause; empty once personal data has expired',
     COMMENT COLUMN asked_at 'log time of the pause',
-    COMMENT COLUMN answered_at 'when the wait ended; null if it has not',
-    COMMENT COLUMN answer 'approved, denied, expired, open, or withdrawn: it ended without an answer',
-    COMMENT COLUMN answered_by 'principal who answered; null if there is no answer',
-    COMMENT COLUMN said 'what he said; empty once personal data has expired',
+    COMMENT COLUMN answered_at 'end of the wait; null while it lasts',
+    COMMENT COLUMN answer 'approved, denied, expired, open, or withdrawn (ended without an answer)',
+    COMMENT COLUMN answered_by 'principal that answered; null without an answer',
+    COMMENT COLUMN said 'text of the answer; empty once personal data has expired',
     COMMENT COLUMN wait_s 'seconds until the wait ended, or until now';

@@ -87,7 +87,7 @@ def count_quota_workers(settings: KafkaSettings) -> int:
         if cause is not None and cause.code() == KafkaError.GROUP_ID_NOT_FOUND:
             return 0
         why = "no answer in time" if cause is None else cause.str()
-        raise Lost(f"Kafka does not tell whether the group {group} has a member: {why}") from None
+        raise Lost(f"Kafka does not answer whether the group {group} has a member: {why}") from None
     finally:
         connection.end_client()
 
@@ -293,7 +293,7 @@ def _partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> d
 
 
 def _absent_document(partition: int, url: str | None) -> dict[str, Any]:
-    state, detail = ("unassigned", None) if url is None else ("unreachable", f"its owner at {url} does not tell")
+    state, detail = ("unassigned", None) if url is None else ("unreachable", f"its owner at {url} does not answer")
     return {**dict.fromkeys(_PARTITION_FIELDS), "partition": partition, "state": state, "detail": detail}
 
 

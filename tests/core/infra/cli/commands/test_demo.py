@@ -138,7 +138,7 @@ def test_transitions_without_an_acknowledgement_are_explained(
     load_with(Report({**_FIGURES, "unacknowledged_transitions": unacknowledged}, []), monkeypatch)
     shown = capsys.readouterr()
     assert "unacknowledged transitions" in shown.out
-    assert ("tells of the last one's acknowledgement: some stay unknown" in shown.err) == bool(unacknowledged)
+    assert ("reports the last one's acknowledgement: some stay unknown" in shown.err) == bool(unacknowledged)
 
 
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

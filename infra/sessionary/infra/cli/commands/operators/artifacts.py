@@ -22,7 +22,7 @@ from sessionary.schemas.errors import SettingsError
 # is a row of `artifact_deletions`, written before a body is touched. A marked body is copied to
 # another name before its own is removed, so that the store has it under one of them at any time.
 # The removal of a body is written afterwards. A body stays in place while one artifact of its hash
-# is neither expired nor deleted, and is restored if it is saved anew.
+# is neither expired nor deleted, and is restored if it is saved again.
 
 
 _BLOCK: Final = 1_000
@@ -196,14 +196,14 @@ def _plain_time(value: object) -> object:
 
 def sweep_command(
     store: Annotated[str, typer.Option("--store", help="Folder or URL of the store, as the clients name it.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the planned actions.")] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Mark artifacts that are older than the setting; remove bodies that were marked a week ago.
+    """Mark artifacts older than the setting; remove bodies that were marked a week ago.
 
-    Marked artifacts are not served any more. Their hashes and sizes stay in ClickHouse's
-    v_artifacts. Run the sweep once a day. You can repeat it at any time, also after it was killed.
+    Marked artifacts are no longer served. Their hashes and sizes stay in ClickHouse's
+    v_artifacts. Run the sweep once a day. It can be repeated at any time, also after a kill.
     """
     from sessionary.producers.artifacts import open_store
     from sessionary.sinks.settings import RetentionSettings

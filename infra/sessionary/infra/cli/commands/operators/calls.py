@@ -72,7 +72,7 @@ def list_unknown(
 ) -> None:
     """List tool calls with a side effect whose outcome is unknown, the oldest first.
 
-    With --since: those whose outcome has become unknown from then on.
+    With --since: those whose outcome became unknown later.
     """
     source, first_time = clickhouse_client(data), parse_since(since, datetime.now(UTC))
     filters = {"tenant": tenant or "", "user": user or "", "agent": agent or "", "since": first_time}
@@ -90,8 +90,8 @@ def list_unknown(
 def resolve_unknown(
     session: SessionArgument,
     key: Annotated[str, typer.Argument(help="Idempotency key of the call.")],
-    outcome: Annotated[CallOutcome, typer.Option(help="What came of it: failed means that it had no effect.")],
-    by: Annotated[str, typer.Option("--by", help="Who found it out; the history keeps it.")],
+    outcome: Annotated[CallOutcome, typer.Option(help="The call's outcome: failed means that it had no effect.")],
+    by: Annotated[str, typer.Option("--by", help="The person that determined the outcome, for the history.")],
     run: Annotated[str | None, typer.Option("--run", help="Run of the call.", show_default=False)] = None,
     result: Annotated[
         str | None, typer.Option("--result", help="Result of a call that succeeded, as JSON.", show_default=False)

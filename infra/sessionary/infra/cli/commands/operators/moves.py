@@ -26,13 +26,13 @@ from sessionary.infra.control_api_client import ControlApiClient, UnknownSession
 from sessionary.schemas.errors import Invalid, SessionaryError
 from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 
-ToOption = Annotated[str, typer.Option("--to", help="The service that is to own it.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; the audit trail keeps it, with your principal.")]
+ToOption = Annotated[str, typer.Option("--to", help="The new owner, a service.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Reason; the audit trail keeps it, with your principal.")]
 TtlOption = Annotated[
     float,
     typer.Option(
         "--ttl",
-        help="Seconds after which it is called off.",
+        help="Seconds after which the move is called off.",
         min=MIGRATION_TTL_MS_MIN // 1_000,
         max=MIGRATION_TTL_MS_MAX // 1_000,
     ),
@@ -86,7 +86,7 @@ def move_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a session to another service, and wait until it is there.
+    """Move a session to another service, and wait for the end of the move.
 
     The agent works until the target has loaded the session. If the target does not accept in time,
     the session stays with its service, and the exit code is 1. Needs a token with the role
@@ -119,7 +119,7 @@ def moves_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List moves of sessions, the latest first: from where to where, how far, how long."""
+    """List moves of sessions, the latest first: source, target, step and duration."""
     rows = clickhouse_client(data).fetch_rows(_MIGRATIONS, tenant=tenant or "", service=service or "", limit=limit)
     show_rows(rows, as_json=as_json, columns=_COLUMNS)
 
@@ -136,8 +136,8 @@ def drain_command(
 ) -> None:
     """Move all open sessions of a service to another one, at a bounded rate, and report.
 
-    Sessions that are Idle, in Error or over stay. The exit code is 1 if a session did not move; the
-    same command tries again.
+    Sessions that are Idle, in Error or ended stay. The exit code is 1 if a session did not move;
+    the same command tries again.
     """
     if service == to:
         raise Invalid("invalid_value", f"--to {to}: name another service than the one that is drained")

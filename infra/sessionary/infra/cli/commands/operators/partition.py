@@ -14,7 +14,7 @@ from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.infra.control_api_client import ControlApiClient, UnknownPartition
 
 PartitionArgument = Annotated[int, typer.Argument(min=0, metavar="N", help="The partition's number.")]
-ReasonOption = Annotated[str, typer.Option(help="Why; the audit trail keeps it, with your principal.")]
+ReasonOption = Annotated[str, typer.Option(help="Reason; the audit trail keeps it, with your principal.")]
 _COLUMNS = ("partition", "state", "instance", "next_offset", "live_rows", "batch_number", "reason", "halted_at")
 
 
@@ -28,7 +28,7 @@ def describe_halt(partition: Mapping[str, Json]) -> str:
 
 
 def list_partitions(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List every partition: its owner, its state, and how far it is.
+    """List every partition: its owner, its state, and its position.
 
     Needs SESSIONARY_CONTROL_URL and SESSIONARY_OPERATOR_TOKEN; a local stack has both.
     """
@@ -65,7 +65,7 @@ def accept_gap(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give up events that were deleted before the partition read them (log_gap), for ever.
+    """Give up for good the events that were deleted before the partition read them (log_gap).
 
     The partition continues at the first event that the log still has. The exit code is 1 if the
     partition is halted again.
@@ -79,9 +79,9 @@ def accept_truncation(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue in a log that lost events which were judged already (log_truncated).
+    """Continue in a log that lost judged events (log_truncated).
 
-    The state keeps these events. Later events at the same offsets are not judged. The exit code is
+    The state keeps their effects. Later events at the same offsets are not judged. The exit code is
     1 if the partition is halted again.
     """
     _show_reopened(partition, lambda client: client.accept_truncation(partition, reason), data, as_json=as_json)
@@ -93,10 +93,10 @@ def repair_clock(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a clock that leapt to the broker's time, once the broker's clock is right again.
+    """Set a wrong clock of a partition to the broker's time, once the broker's clock is right.
 
-    For a partition that is halted by clock_ahead, or is open with a clock that is ahead. All
-    sessions have as much time left as they had. The exit code is 1 if the partition is halted
+    The partition is halted by clock_ahead, or is open and its clock is ahead. All
+    sessions keep their remaining time. The exit code is 1 if the partition is halted
     again.
     """
     _show_reopened(partition, lambda client: client.repair_clock(partition, reason), data, as_json=as_json)
@@ -104,13 +104,13 @@ def repair_clock(
 
 def skip_records(
     partition: PartitionArgument,
-    offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET", help="Of the record at which it is halted.")],
+    offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET", help="Offset of the record that halts it.")],
     reason: ReasonOption,
     to: Annotated[int | None, typer.Option(min=0, help="Skip all records up to this offset too.")] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue after the record at which the partition is halted; this record is never judged.
+    """Continue after the record that halts the partition; this record is never judged.
 
     The history keeps the record's bytes. The exit code is 1 if the partition is halted again.
     """

@@ -22,19 +22,19 @@ from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.infra.control_api_client import UnknownSession
 
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; the audit trail keeps it, with your principal.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Reason; the audit trail keeps it, with your principal.")]
 OwnTenantOption = Annotated[
     str | None,
-    typer.Option("--tenant", help="The session's tenant; by default ClickHouse is asked.", show_default=False),
+    typer.Option("--tenant", help="The session's tenant; by default looked up in ClickHouse.", show_default=False),
 ]
 AnswerReasonOption = Annotated[
-    str | None, typer.Option("--reason", help="What you say; the agent is notified.", show_default=False)
+    str | None, typer.Option("--reason", help="Your message to the agent.", show_default=False)
 ]
 QuestionOption = Annotated[
     str | None,
-    typer.Option("--question", help="Id of the question that you mean, as in `question list`.", show_default=False),
+    typer.Option("--question", help="Id of the answered question, as in `question list`.", show_default=False),
 ]
-ForOption = Annotated[str, typer.Option("--for", help="The service that is to own it.", metavar="SERVICE")]
+ForOption = Annotated[str, typer.Option("--for", help="The new owner, a service.", metavar="SERVICE")]
 _COLUMNS: Final = ("session_id", "question", "asked_at", "deadline", "owner_service", "tenant_id", "question_id")
 
 
@@ -47,7 +47,7 @@ def pause_command(
 ) -> None:
     """Hold an Active session, with a snapshot of its committed state; `session resume` releases it.
 
-    Its agent is notified, and does not lose the session. Needs a token with the role operator.
+    The agent is notified, and keeps the session. Needs a token with the role operator.
     """
     _act("pause", session, tenant, {"reason": reason}, data, as_json=as_json)
 
@@ -73,7 +73,7 @@ def cancel_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a session that is called off. The session must be Active, Paused or in Error."""
+    """Cancel a session. The session must be Active, Paused or in Error."""
     _act("cancel", session, tenant, {"reason": reason}, data, as_json=as_json)
 
 
@@ -85,9 +85,9 @@ def claim_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a service own a session at once, also if its owner is alive; the holder is fenced off.
+    """Make a service the owner of a session at once, even if the owner is alive; fence the holder.
 
-    The session's state stays. A client of the service must attach to the session or claim it, or
+    The session keeps its state. A client of the service must attach to the session or claim it, or
     the session times out.
     """
     body = {"for": service, "reason": reason}
@@ -102,7 +102,7 @@ def approve_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer the question that a session waits with: yes. `sessionary question list` lists them."""
+    """Answer a session's open question: yes. See `sessionary question list`."""
     _act("approve", session, tenant, {"reason": reason, "question_id": question}, data, as_json=as_json)
 
 
@@ -114,14 +114,14 @@ def deny_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer the question that a session waits with: no. `sessionary question list` lists them."""
+    """Answer a session's open question: no. See `sessionary question list`."""
     _act("deny", session, tenant, {"reason": reason, "question_id": question}, data, as_json=as_json)
 
 
 def list_questions(
     tenant: TenantOption = None, limit: LimitOption = 50, data: DataOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the questions that wait for a person: text, begin, deadline, and who asked.
+    """List the questions that wait for a person: text, beginning, deadline, author.
 
     A question without an answer at its deadline is denied.
     """

@@ -17,15 +17,14 @@ SessionQuotasOption = Annotated[
     bool,
     typer.Option(
         "--session-quotas",
-        help="Let sessions that are created from now on ask for their tenant's quota. Default: as it is (no at first).",
+        help="Let new sessions request a slot of their tenant's quota. Default: unchanged (no at first).",
     ),
 ]
 TokenQuotasOption = Annotated[
     bool,
     typer.Option(
         "--token-quotas",
-        help="Let the quotas that runs or sessions ask for hear of the tokens that are used from now on. Default: as "
-        "it is (no at first).",
+        help="Count used tokens against the quotas that runs or sessions request. Default: unchanged (no at first).",
     ),
 ]
 _COLUMNS = (
@@ -54,7 +53,7 @@ def list_rules(data: DataOption = None, as_json: JsonOption = False) -> None:
 
 def activate_rules(
     version: Annotated[
-        int, typer.Option("--version", min=1, help="Default: the newest that this release knows.")
+        int, typer.Option("--version", min=1, help="Default: the newest version of this release.")
     ] = NEWEST_RULES.version,
     finished_run_days: Annotated[
         int | None,
@@ -62,7 +61,7 @@ def activate_rules(
             "--finished-run-days",
             min=1,
             max=FINISHED_RUN_DAYS_MAX,
-            help="Days for which a run that begins now can be read after its end. Default: as it is (30 at first).",
+            help="Days for which a run that begins now can be read after its end. Default: unchanged (30 at first).",
         ),
     ] = None,
     resume_ms: Annotated[
@@ -71,7 +70,7 @@ def activate_rules(
             "--resume-ms",
             min=1,
             max=RESUME_MS_MAX,
-            help="Time for which a run may be resumed after it failed, as long as it can be read. Default: as it is "
+            help="Time for which a failed run may be resumed, as long as it can be read. Default: unchanged "
             "(a day at first).",
         ),
     ] = None,
@@ -79,23 +78,23 @@ def activate_rules(
         bool,
         typer.Option(
             "--quotas",
-            help="Let runs that begin from now on ask for their tenant's quota. Default: as it is (no at first).",
+            help="Let new runs request a slot of their tenant's quota. Default: unchanged (no at first).",
         ),
     ] = False,
-    no_quotas: Annotated[bool, typer.Option("--no-quotas", help="Let them ask no more.")] = False,
+    no_quotas: Annotated[bool, typer.Option("--no-quotas", help="Let runs request no more slots.")] = False,
     session_quotas: SessionQuotasOption = False,
-    no_session_quotas: Annotated[bool, typer.Option("--no-session-quotas", help="Let them ask no more.")] = False,
+    no_session_quotas: Annotated[bool, typer.Option("--no-session-quotas", help="Let sessions request none.")] = False,
     token_quotas: TokenQuotasOption = False,
-    no_token_quotas: Annotated[bool, typer.Option("--no-token-quotas", help="Let them hear no more.")] = False,
+    no_token_quotas: Annotated[bool, typer.Option("--no-token-quotas", help="Count tokens no more.")] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Activate newer rules in all partitions, once every processor is upgraded. Irreversible.
 
-    Refused while a processor of the group does not know them; with --quotas, --session-quotas or
-    --token-quotas, also while no worker of the role quotas runs. The command may be repeated, also
-    to change a setting of the rules in force. The exit code is 1 if they are not in force
-    everywhere after some seconds.
+    The command is refused while a processor of the group does not know the rules; with --quotas,
+    --session-quotas or --token-quotas, also while no worker of the role quotas runs. The command
+    may be repeated, also to change a setting of the rules in force. The exit code is 1 if the rules
+    are not in force everywhere after some seconds.
     """
     asked = {
         "quotas": _wanted("quotas", yes=quotas, no=no_quotas),

@@ -83,7 +83,7 @@ def drain_spools(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send to Kafka the events that dead clients left in the spool of this cluster and prefix.
+    """Send the events of dead clients, in the spool of this cluster and prefix, to Kafka.
 
     Needs SESSIONARY_BOOTSTRAP_SERVERS, and the clients' other settings. Living clients are left
     alone. The exit code is 1 if events are left.

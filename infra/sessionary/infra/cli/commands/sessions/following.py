@@ -25,9 +25,9 @@ def follow_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a session as it is now, then a line per committed change, until it is archived.
+    """Print a session's present state, then a line per committed change, until it is archived.
 
-    Changes that follow each other closely are one line, the newest.
+    Changes in close succession are one line, the newest.
     """
     from sessionary.producers.control.http_follows import HttpFollows  # takes long to load
     from sessionary.producers.follower import SessionFollower

@@ -1,4 +1,4 @@
-"""`sessionary session list` and `show`: sessions as ClickHouse knows them."""
+"""`sessionary session list` and `show`: sessions as ClickHouse has them."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -80,7 +80,7 @@ class StateName(StrEnum):
 def list_sessions(
     state: Annotated[
         StateName | None,
-        typer.Option("--state", help="Only sessions that are in this state.", case_sensitive=False, show_default=False),
+        typer.Option("--state", help="Only sessions in this state.", case_sensitive=False, show_default=False),
     ] = None,
     tenant: TenantOption = None,
     service: Annotated[
@@ -98,9 +98,9 @@ def list_sessions(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List sessions, the most recently active first. With --since: those active since then.
+    """List sessions, the most recently active first. With --since: those that were active later.
 
-    With --follow, a session gets another row whenever it changes its state.
+    With --follow, each change of a session's state is another row.
     """
     source = clickhouse_client(data)
     filters: dict[str, str | int] = {
@@ -173,7 +173,7 @@ _TURN_COLUMNS: Final = ("turn", "role", "name", "content", "service_id", "agent_
 def conversation_command(
     session: SessionArgument,
     last: Annotated[
-        int, typer.Option("--last", min=1, max=CONVERSATION_TURNS_MAX, help="How many turns, from the end.")
+        int, typer.Option("--last", min=1, max=CONVERSATION_TURNS_MAX, help="Number of turns, from the end.")
     ] = 20,
     tenant: TenantOption = None,
     data: DataOption = None,

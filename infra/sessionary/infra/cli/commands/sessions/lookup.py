@@ -26,7 +26,7 @@ SinceOption = Annotated[
     str | None,
     typer.Option(
         "--since",
-        help="Only from then on: 90s, 15m, 2h or 7d ago, or a time in UTC such as 2026-11-22T14:30.",
+        help="Only from this time on: 90s, 15m, 2h or 7d ago, or a time in UTC such as 2026-11-22T14:30.",
         show_default=False,
     ),
 ]
@@ -63,7 +63,7 @@ def _since_time(text: str, now: datetime) -> datetime:
 
 
 FollowOption = Annotated[
-    bool, typer.Option("--follow", "-f", help="Oldest first, then go on with new ones until Ctrl-C.")
+    bool, typer.Option("--follow", "-f", help="Oldest first, then continue with new ones until Ctrl-C.")
 ]
 # Sessions with a row that landed then may have changed. Kafka keeps no record for longer.
 RECENT: Final = "landed_at >= {landed:DateTime64(3, 'UTC')} AND appended_at >= now() - INTERVAL 32 DAY"
@@ -176,13 +176,13 @@ def is_whole_id(session: str) -> bool:
 
 
 SessionArgument = Annotated[
-    str, typer.Argument(help="Session id, or its beginning if that is unique.", callback=checked_session_start)
+    str, typer.Argument(help="Session id, or its beginning if unique.", callback=checked_session_start)
 ]
 SessionOption = Annotated[
     str | None,
     typer.Option(
         "--session",
-        help="Only this session: its id, or the beginning of it.",
+        help="Only this session: its id, or its beginning.",
         show_default=False,
         callback=lambda text: None if text is None else checked_session_start(text),
     ),

@@ -1,4 +1,4 @@
-"""`sessionary run list`, `show` and `resume`: runs, as the processors know them."""
+"""`sessionary run list`, `show` and `resume`: runs, as the processors report them."""
 
 import json
 import time
@@ -39,7 +39,7 @@ _STEP_COLUMNS: Final = ("name", "state", "attempt", "error")
 _CALL_COLUMNS: Final = ("tool_name", "idem_key", "state", "try_number", "side_effect", "error")
 SessionArgument = Annotated[
     str,
-    typer.Argument(help="Session id, or its beginning if that is unique for the run.", callback=checked_session_start),
+    typer.Argument(help="Session id, or its beginning if unique for the run.", callback=checked_session_start),
 ]
 RunArgument = Annotated[str, typer.Argument(help="Run id.")]
 
@@ -59,7 +59,7 @@ class RunStateChoice(StrEnum):
 def list_runs(
     state: Annotated[
         RunStateChoice | None,
-        typer.Option("--state", help="Only runs that are in this state.", show_default=False),
+        typer.Option("--state", help="Only runs in this state.", show_default=False),
     ] = None,
     user: Annotated[str | None, typer.Option("--user", help="Only runs of this user.", show_default=False)] = None,
     agent: Annotated[str | None, typer.Option("--agent", help="Only runs of this agent.", show_default=False)] = None,
@@ -70,10 +70,10 @@ def list_runs(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List a tenant's open and finished runs, as the processors know them, by session and run.
+    """List a tenant's open and finished runs, as the processors report them, by session and run.
 
-    With --since: those with an event applied since then. With --follow: the most recently active
-    ones; then a run gets another row whenever it changes its state.
+    With --since: those with a later applied event. With --follow: the most recently active
+    ones; then each change of a run's state is another row.
     """
     first_ms = since_ms(since, datetime.now(UTC))
     given = {"state": state.value if state else None, "user_id": user}
@@ -156,14 +156,14 @@ def show_run(
 def resume_command(
     session: SessionArgument,
     run: RunArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what resuming the run would do.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect of resuming the run.")] = False,
     tenant: TenantOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the effect of resuming a run: steps done, steps to retry, and the next step.
 
-    Sends nothing. Only its own program resumes a run: session.resume_run(...).
+    Sends nothing. Only the run's own program resumes it: session.resume_run(...).
     """
     if not dry_run:
         raise Invalid("invalid_value", "a run is resumed by its own program, session.resume_run(...); give --dry-run")

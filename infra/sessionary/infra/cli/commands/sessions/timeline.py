@@ -1,4 +1,4 @@
-"""`sessionary session timeline`: the story of one session, as lines or as a page."""
+"""`sessionary session timeline`: the timeline of one session, as lines or as a page."""
 
 import json
 import sys
@@ -45,11 +45,11 @@ def timeline_command(
     tenant: TenantOption = None,
     since: SinceOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the session is archived, or until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Continue until the session is archived, or until Ctrl-C.")
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="Write the story to this file as one HTML page.", dir_okay=False),
+        typer.Option("--html", help="Write the timeline to this file as one HTML page.", dir_okay=False),
     ] = None,
     limit: LimitOption = 1000,
     data: DataOption = None,
@@ -172,7 +172,7 @@ def write_story(environ: Mapping[str, str], session_id: str = "") -> Path:
     source = ClickHouseClient(ClickHouseSettings.from_env(environ))
     found = next(iter(source.fetch_rows(_MOST_EVENTFUL, session=session_id)), None)
     if found is None:
-        raise NotFound("there is no session to tell of")
+        raise NotFound("there is no session to show")
     path = Path(tempfile.gettempdir()) / f"sessionary-{found['session_id']}.html"
     _write_page(source, found, path, 1000, environ)
     return path
