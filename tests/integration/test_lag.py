@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.cli.commands import doctor
-from sessionary.infra.lag import exporter
+from sessionary.infra.lag import metrics as lag_metrics
 from sessionary.infra.lag.exporter import run_exporter
 from sessionary.infra.lag.lag_monitor import LagMonitor
 from sessionary.infra.lag.lag_tracker import PartitionLag
@@ -286,7 +286,7 @@ def test_doctor_names_a_group_that_does_not_read(kafka: KafkaSettings, monkeypat
 def test_rows_of_the_last_minute_tell_their_delay(
     clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporter, "_TIMEOUT_S", 120.0)
+    monkeypatch.setattr(lag_metrics, "_TIMEOUT_S", 120.0)
     make_tables(clickhouse)
     assert ask_row_delays(clickhouse) == ()
     for table, delays_s in (("history", (4, 1, 2)), ("rejected", (3,))):

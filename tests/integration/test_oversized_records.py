@@ -45,7 +45,7 @@ def test_records_of_any_size_are_judged(kafka: KafkaSettings, processes: Process
     start_processor(processes, kafka, "w1")
     wait_until(lambda: count_judged(kafka) == 9, 40, "all records judged")
     letters = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
-    assert [letter.reason for letter in letters] == ["undecodable", "undecodable", "bad_key", "illegal_transition"]
+    assert [letter.reason for letter in letters] == ["undecodable", "undecodable", "bad_key", "invalid_value"]
     assert [letter.value for letter in letters] == [None, None, b"x", long_id.value]
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
     assert [audit.reason_code for audit in audits if audit.kind == "rejection"] == [letter.reason for letter in letters]

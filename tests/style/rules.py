@@ -447,3 +447,40 @@ def small_modules(lines: Mapping[str, int], imports: Mapping[str, Collection[str
         for name, others in importers.items()
         if len(others) == 1 and lines[name] < SMALL_MODULE_LINES
     }
+
+
+def missing_patched_names(tree: ast.Module, known: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield the names that a test patches in a module that does not have them.
+
+    `known`: the names at the top of each module, by its dotted name. A patch by a string would fail
+    only when its test runs, which may be weeks later.
+    """
+    modules: dict[str, str] = {}  # by the name under which a test has them
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+        elif isinstance(node, ast.Import):
+            modules |= {each.asname: each.name for each in node.names if each.asname}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="setattr"), args=[ast.Name(id=module), ast.Constant(value=str(name)), *_]
+            ) if (names := known.get(modules.get(module, "-"))) is not None and name not in names:
+                yield f"line {node.lineno}: {modules[module]} has no {name}"
+
+
+def top_names(tree: ast.Module) -> set[str]:
+    """Return the names that a module defines or imports at its top."""
+    found = set[str]()
+    for node in tree.body:
+        for each in ast.walk(node) if isinstance(node, ast.If | ast.Try) else [node]:
+            match each:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+                case ast.Import(names=names) | ast.ImportFrom(names=names):
+                    found |= {one.asname or one.name.partition(".")[0] for one in names}
+                case ast.Assign(targets=targets):
+                    found |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    found.add(name)
+    return found

@@ -183,3 +183,15 @@ def test_the_rule_of_exports_can_fail(names: str) -> None:
 def test_the_rule_of_error_trees_can_fail(source: str) -> None:
     assert rules.wrong_error_tree(ast.parse(source)) != []
     assert rules.wrong_error_tree(ast.parse(TREE + CLASSES)) == []
+
+
+def test_what_a_test_patches_in_a_module_exists() -> None:
+    known = {module.dotted: rules.top_names(module.tree) for module in all_modules()}
+    assert complaints(all_modules(), lambda module: rules.missing_patched_names(module.tree, known)) == []
+
+
+def test_a_patched_name_that_is_gone_is_found() -> None:
+    known = {"a.b": {"KNOWN_S"}}
+    for name, found in (("KNOWN_S", 0), ("GONE_S", 1)):
+        test = ast.parse(f"from a import b as c\nmonkeypatch.setattr(c, {name!r}, 1)")
+        assert len(list(rules.missing_patched_names(test, known))) == found
