@@ -12,6 +12,7 @@ from tests.integration.test_artifact_sweep import Artifacts
 from tests.integration.test_kpi_views import exporter_of, released, timed_out, usage
 from tests.support.clickhouse_rows import insert_records
 from tests.support.metrics_page import metric_values
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import agent_event, audit_record, batch_record
 from tests.support.waiting import wait_until
@@ -49,6 +50,7 @@ def insert_rows(clickhouse: ClickHouseSettings, at_us: int) -> None:
 
 
 def test_every_figure_is_served_and_moved_by_rows(clickhouse: ClickHouseSettings, tmp_path: Path) -> None:
+    make_tables(clickhouse)
     Artifacts(clickhouse, tmp_path / "store").save("never swept", _OVERDUE_DAYS)
     insert_rows(clickhouse, time.time_ns() // 1_000 - 600 * _SECOND_US)
     seen: set[str] = set()
