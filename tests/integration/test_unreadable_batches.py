@@ -147,7 +147,7 @@ def test_a_batch_that_cannot_be_read_stops_its_partition_by_name_and_no_other(
         for number, found in page.items():
             assert found["next_offset"] == 4
             assert f"partition {number}: the batch that begins at offset 4 " in found["detail"]
-            assert "skip the batch" in found["detail"]
+            assert "otherwise skip it: sessionary partition skip" in found["detail"]
         wait_until(lambda: pipeline.partitions()[WHOLE]["next_offset"] >= 5, 30, "the third session's last event")
         wait_until(lambda: pipeline.blocked() == {PACKED, DAMAGED, LOST}, 30, "the sink to name these partitions")
         wait_until(lambda: pipeline.rows()[:2] == [4, 4] and pipeline.rows()[2] >= 5, 30, "rows of all partitions")
