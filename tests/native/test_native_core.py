@@ -35,8 +35,7 @@ SEED = 3  # the logs of a run go by it, and other tests run chaos too
 KINDS = ("kill processor", "kill sink")  # of what runs the compiled core
 INTEGRATION = (
     *("test_pipeline.py", "test_sinks_flow.py"),
-    "test_processor_road.py::test_events_become_audit_records_exactly_once",
-    "test_processor_road.py::test_a_worker_tells_the_core_that_it_runs_to_operators_and_in_its_log",
+    "test_processor_road.py::test_events_become_audit_records_exactly_once",  # the worker names its core too
 )
 TESTS_S_MAX = 1_200.0
 

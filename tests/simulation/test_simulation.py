@@ -21,7 +21,7 @@ IS_COMPILED = core_build() == "native"
 ELSEWHERE = {
     *("UNKNOWN", "bad_row"),
     *("not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"),
-    *("producer_conflict", "owner_alive", "too_old"),
+    *("producer_conflict", "too_many_producers", "owner_alive", "too_old"),  # a full ledger forgets first
     *("unknown_run", "too_many_runs", "resume_expired"),
     *("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"),
     *("unknown_artifact", "too_many_children", "quota_exceeded"),
