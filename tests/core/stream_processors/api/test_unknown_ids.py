@@ -114,3 +114,6 @@ class _ReadyOwner(FakeOwner):
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return True
+
+    async def wait_until_merged(self, timeout_s: float) -> None:
+        """No transaction is under way."""
