@@ -114,6 +114,12 @@ def _own_log(request: pytest.FixtureRequest, name: str) -> Path:
     return log
 
 
+@pytest.fixture(scope="module")
+def bootstrap_servers(request: pytest.FixtureRequest) -> str:
+    """The shared broker's address."""
+    return request.config.stash[_STACK].bootstrap_servers()
+
+
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaSettings]:
     settings = new_pipeline(request.config.stash[_STACK].bootstrap_servers())

@@ -34,7 +34,9 @@ def test_a_thread_whose_records_wait_for_an_answer_does_not_poll_without_a_pause
     monkeypatch.setattr(
         transaction,
         "Producer",
-        lambda config: Producer({**config, "statistics.interval.ms": _STATISTICS_MS, "stats_cb": note_rounds}),
+        lambda config, logger: Producer(
+            {**config, "statistics.interval.ms": _STATISTICS_MS, "stats_cb": note_rounds}, logger=logger
+        ),
     )
     with mock_cluster() as cluster:
         settings = ProcessorSettings(bootstrap_servers=cluster.bootstrap_servers)

@@ -22,6 +22,7 @@ WRITERS = {
     "sinks/sessionary/sinks/runtime/block_writer.py": "dead letters",
     "infra/sessionary/infra/cli/commands/rejected.py": "a rejected record once more, as it was",
     "infra/sessionary/infra/demo/plan_runner.py": "the demo's broken records",
+    "infra/sessionary/infra/cli/commands/doctor.py": "nothing: the broker is the driver's own mock",
 }
 
 

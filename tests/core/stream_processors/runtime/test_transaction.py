@@ -1,5 +1,6 @@
 """How a transaction is written, without a broker: order, a full queue, refused records, retries."""
 
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, C
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.runtime import transaction
 from sessionary.stream_processors.runtime.job import Job, Produced, Transaction, processor_job
-from sessionary.stream_processors.runtime.transaction import TransactionWriter
+from sessionary.stream_processors.runtime.transaction import EndWatch, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import nothing_stored
 from tests.support.module_time import set_module_time
@@ -45,10 +46,20 @@ class Message:
 class FakeProducer:
     """A transactional producer with room for `room` records until polled; refuses some values.
 
-    `cause`: why an earlier record was refused, which only a commit tells.
+    `cause`: why an earlier record was refused, which only a commit tells. `answers`: of
+    the broker to each end, as the driver logs them.
     """
 
-    def __init__(self, room: int = 1_000, refused: bytes | None = None, code: int = 0, cause: int = 0) -> None:
+    def __init__(
+        self,
+        room: int = 1_000,
+        refused: bytes | None = None,
+        code: int = 0,
+        cause: int = 0,
+        answers: Sequence[str] = ("NO_ERROR",),
+    ) -> None:
+        self.driver_log = EndWatch()
+        self._answers = answers
         self.written: list[Produced] = []
         self.calls: list[str] = []
         self._room = self._left = room
@@ -64,13 +75,28 @@ class FakeProducer:
             raise KafkaException(KafkaError(self._cause, "reported so"))
         for report in self._reports:
             report(None, Message(41))
+        for answer in self._answers:
+            self.driver_log.log(logging.DEBUG, "%s [%s] %s", "ENDTXN", "p", f"EndTxn returned {answer} in state …")
 
     def abort_transaction(self, timeout_s: float) -> None:
         self.calls.append("abort")
 
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """It is connected."""
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self.calls.append("init")
+
+    def purge(self, in_queue: bool, in_flight: bool, blocking: bool) -> None:
+        """Nothing is queued."""
+
+    def __len__(self) -> int:
+        return 0
+
     def poll(self, timeout_s: float) -> int:
-        self.calls.append("poll")
-        self._left = self._room
+        if timeout_s:  # without, only the driver's log is taken
+            self.calls.append("poll")
+            self._left = self._room
         return 0
 
     def produce(
@@ -104,7 +130,7 @@ def writer_of(
         session_job.row_codec,
     )
     made = TransactionWriter(SETTINGS, job, PARTITION, lambda: True)
-    made._producer = producer  # type: ignore[assignment]
+    made._producer, made._end_watch = producer, producer.driver_log  # type: ignore[assignment]
     return made
 
 
@@ -180,7 +206,7 @@ def test_a_failure_that_may_pass_halts_nothing(error: Exception) -> None:
         writer_of(FakeProducer(), fail).write_result(OUTCOME, 0)
 
 
-def test_an_aborted_transaction_can_be_written_again() -> None:
+def test_an_aborted_transaction_can_be_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = FakeProducer()
     fenced = KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, "reported so", False, False, True)
     commit = producer.commit_transaction
@@ -193,9 +219,64 @@ def test_an_aborted_transaction_can_be_written_again() -> None:
     made = writer_of(producer, lambda: iter(RECORDS))
     with pytest.raises(Aborted):
         made.write_result(OUTCOME, 0)
+    later = next_producers(monkeypatch)
+    assert made.write_result(OUTCOME, 0).is_renewed, "the abort may not have been the transaction's end"
+    assert (producer.calls, later[0].calls) == (["begin", "abort"], ["init", "begin", "commit"])
+    assert producer.written == later[0].written == [*RECORDS, producer.written[-1]]
+
+
+def next_producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
+    """Return the producers that writers make from now on."""
+    made: list[FakeProducer] = []
+
+    def make(config: object, logger: EndWatch) -> FakeProducer:
+        made.append(FakeProducer())
+        made[-1].driver_log = logger
+        return made[-1]
+
+    monkeypatch.setattr(transaction, "Producer", make)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_renewed"),
+    [
+        (["NO_ERROR"], False),
+        (["_TRANSPORT", "NO_ERROR"], True),  # the connection was lost: the first one may come later
+        (["_TIMED_OUT", "NO_ERROR"], True),
+        (["COORDINATOR_LOAD_IN_PROGRESS", "NO_ERROR"], True),
+        (["NO_ERROR", "NO_ERROR"], True),
+        ([], True),  # a driver that logs other lines
+    ],
+)
+def test_an_end_in_doubt_gives_the_next_transaction_a_new_producer(
+    answers: list[str], is_renewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = FakeProducer(answers=answers)
+    made = writer_of(producer, lambda: iter(RECORDS))
+    assert not made.write_result(OUTCOME, 0).is_renewed, "there was no transaction before"
+    later = next_producers(monkeypatch)
+    assert made.write_result(OUTCOME, 0).is_renewed is is_renewed
+    assert [each.calls for each in later] == ([["init", "begin", "commit"]] if is_renewed else [])
+    assert not made.write_result(OUTCOME, 0).is_renewed or not is_renewed
+    assert len(later) == is_renewed, "the new producer's ends are not in doubt"
+
+
+def test_a_writer_that_is_discarded_while_it_renews_its_producer_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = writer_of(FakeProducer(answers=[]), lambda: iter(RECORDS))
     made.write_result(OUTCOME, 0)
-    assert producer.calls == ["begin", "abort", "begin", "commit"]
-    assert producer.written == 2 * [*RECORDS, producer.written[-1]]
+    later = next_producers(monkeypatch)
+    made._is_discarded = True  # by the event loop, while an executor's thread is here
+    with pytest.raises(Lost, match="no longer wanted"):
+        made.write_result(OUTCOME, 0)
+    assert later[0].calls == []
+    assert not hasattr(made, "_producer")
+
+
+def test_the_driver_s_own_complaints_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    EndWatch().log(logging.ERROR, "%s [%s] %s", "FAIL", "p", "Connection refused")
+    EndWatch().log(logging.DEBUG, "%s [%s] %s", "TXNSTATE", "p", "Transaction state change")
+    assert caplog.messages == ["FAIL [p] Connection refused"]
 
 
 def test_a_producer_that_cannot_abort_is_given_up_after_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +356,7 @@ def test_a_partition_is_fenced_by_a_producer_that_is_connected(is_away: bool, qu
 
 def test_what_is_written_is_compressed_and_a_new_producer_connects_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[dict[str, Any]] = []
-    monkeypatch.setattr(transaction, "Producer", configs.append)
+    monkeypatch.setattr(transaction, "Producer", lambda config, logger: configs.append(config))
     retrying_writer()
     assert [(config["compression.type"], config["reconnect.backoff.ms"]) for config in configs] == [("lz4", 10)]
 

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import sys
 import time
 import urllib.error
@@ -48,6 +49,7 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
 from sessionary.stream_processors.core_build import core_build, interpreter_build
+from sessionary.stream_processors.runtime.transaction import EndWatch
 
 # Reads the pages of a local stack's sinks: whether they are ready, and what blocks them.
 
@@ -55,6 +57,8 @@ from sessionary.stream_processors.core_build import core_build, interpreter_buil
 _PART: Final = "sink-"  # of a local stack, before the sink's kind
 _WELL: Final = "ok"
 _TEXT_BYTES_MAX: Final = 4_096
+_SAFE_END: Final = 5  # KIP-890: with it each transaction has a new epoch
+_RENEWED: Final = "a producer is replaced if the end of its transaction is in doubt"
 
 
 def find_sink_faults(environ: Mapping[str, str], timeout_s: float) -> dict[str, str | None]:
@@ -129,6 +133,41 @@ def _check_versions() -> str:
         except PackageNotFoundError:
             continue
     return ", ".join(found)
+
+
+class _SentEnds(EndWatch):
+    """Reads the version of the driver's `EndTxn` requests too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions: list[str] = []
+
+    def log(self, level: int, text: str, *given: object) -> None:
+        """Take a line of the driver."""
+        super().log(level, text, *given)
+        self.versions += re.findall(r"Sent EndTxnRequest \(v(\d+)", str(given[-1]))
+
+
+def _check_driver() -> str:
+    """Let the driver make a transaction with the mock of a broker that it has in it."""
+    from confluent_kafka import Producer, libversion
+
+    driver, ends = f"librdkafka {libversion()[0]}", _SentEnds()
+    mock = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "transactional.id": "doctor", "debug": "protocol,eos"}
+    producer = Producer(mock, logger=ends)
+    producer.init_transactions(_TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce("doctor", b"")
+    ends.begin()
+    producer.commit_transaction(_TIMEOUT_S)
+    producer.poll(0)
+    if ends.is_doubtful or not ends.versions:
+        raise _CheckError(
+            f"{driver} does not log the end of a transaction as expected: each would have a new producer",
+            "install the confluent-kafka that constraints.txt names",
+        )
+    late = "the broker refuses one that comes late" if int(ends.versions[-1]) >= _SAFE_END else _RENEWED
+    return f"{driver} speaks EndTxn v{ends.versions[-1]}: {late}"
 
 
 def _check_broker(settings: KafkaSettings) -> str:
@@ -320,6 +359,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
     operator, idle_s = OperatorSettings.from_env(environ), IdleSettings.from_env(environ).sink_idle_seconds
     yield _run_check("versions", _check_versions, "reinstall sessionary")
+    yield _run_check("driver", _check_driver, "reinstall sessionary")
     if folders:
         yield _run_check("disks", lambda: _check_disks(folders), "name a folder that exists by --data")
     # Servers are asked at the same time: most of what doctor takes is waiting.

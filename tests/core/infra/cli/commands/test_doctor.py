@@ -68,7 +68,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(capfd: pytest.CaptureFixture[s
     for name in ("broker", "clickhouse", "processor"):
         assert not found[name]["ok"]
         assert found[name]["advice"]
-    asked = {"versions", "broker", "clickhouse", "processor"}
+    asked = {"versions", "driver", "broker", "clickhouse", "processor"}
     assert set(found) == asked, "nothing more is asked of who is away"
     assert "broker" in err
 
@@ -220,3 +220,14 @@ def test_doctor_names_each_sink_that_is_not_well(environ: dict[str, str]) -> Non
     ]
     assert "batch_unreadable" in check.found
     assert "sessionary serve sink history" in check.advice
+
+
+def test_the_version_of_the_driver_s_request_that_ends_a_transaction_is_named() -> None:
+    assert "speaks EndTxn v1: a producer is replaced if" in doctor._check_driver()
+
+
+def test_a_driver_that_logs_no_end_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor._SentEnds, "log", lambda *_: None)
+    check = doctor._run_check("driver", doctor._check_driver, "")
+    assert (check.ok, check.advice) == (False, "install the confluent-kafka that constraints.txt names")
+    assert "each would have a new producer" in check.found

@@ -1,0 +1,288 @@
+"""Requests of a partition's transaction that come late: each batch is there once, and whole.
+
+The driver repeats a request whose answer was lost, and keeps its producer. If the broker gets the
+first request after all, it may end or fence another transaction (KIP-890).
+"""
+
+import os
+import secrets
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from sessionary.schemas.records import Position
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, Counts, JudgedRecords
+from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.runtime.job import Job, Produced, Transaction, processor_job
+from sessionary.stream_processors.runtime.transaction import TransactionWriter
+from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.packed_rows import nothing_stored
+from tests.integration.processor_load import (
+    BackgroundLoad,
+    check_everything,
+    start_processor,
+    wait_for_writers,
+    wait_judged,
+)
+from tests.integration.test_processor_road import SHORT
+from tests.late_requests.proxy import How, KafkaProxy, LateRequest
+from tests.late_requests.wire import Request
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+_HELD_S = 20.0
+_TOO_LARGE = 4 << 20
+_APIS = ("EndTxn", "AddPartitionsToTxn", "Produce", "InitProducerId")
+
+
+class Case(NamedTuple):
+    """A request of batch 1 that is late in batch 2.
+
+    `moment`: before which request of batch 2 the broker gets it; `between`: before batch 2.
+    """
+
+    api: str
+    how: How
+    is_aborted: bool  # batch 1: its records are refused, and it is tried again as batch 1 without them
+    row_bytes: int
+    moment: str
+
+    def __str__(self) -> str:
+        end, size = "abort" if self.is_aborted else "commit", "large" if self.row_bytes > 1_000 else "small"
+        return f"{self.api}-{self.how}-{end}-{size}-{self.moment}"
+
+
+CASES = [
+    Case(api, how, is_aborted, row_bytes, moment)
+    for api in _APIS
+    for how in ("late", "repeated")
+    for is_aborted in (False, True)
+    for row_bytes in (100, 240_000)
+    for moment in ("between", "second produce", "end")
+]
+
+
+class Batches:
+    """Batch after batch of a partition, as its owner writes them: again if one was not written."""
+
+    def __init__(self, kafka: KafkaSettings, bootstrap_servers: str, row_bytes: int, reader: Consumer) -> None:
+        self.kafka, self._row_bytes, self._reader = kafka, row_bytes, reader
+        given = {**kafka.model_dump(), "bootstrap_servers": bootstrap_servers}
+        self._settings = ProcessorSettings(**given)
+        self.topics = (kafka.topics.changelog, kafka.topics.audit, kafka.topics.cleanup, kafka.topics.batches)
+        product = processor_job(self._settings)
+        self._job = Job(product.new_state, self._transaction, product.row_codec)
+        self._refused = False
+        self.writer = self._open()
+
+    def _transaction(self, partition: int, outcome: BatchResult, started_at: int, stored: Any = nothing_stored) -> Any:
+        return Transaction(self._records(outcome.position.batch_number), {})
+
+    def _records(self, number: int) -> Iterator[Produced]:
+        for row in range(6):
+            yield Produced(self.topics[0], b"%d:%d" % (number, row), os.urandom(self._row_bytes))
+        for topic in self.topics[1:]:
+            yield Produced(topic, b"%d:" % number, b"x" * 50)
+        if self._refused:
+            yield Produced(self.topics[1], b"refused:", os.urandom(_TOO_LARGE))
+
+    def _open(self) -> TransactionWriter:
+        writer = TransactionWriter(self._settings, self._job, 0, lambda: True)
+        writer.fence_former_owner()
+        return writer
+
+    def write(self, number: int, *, refused: bool = False) -> None:
+        """Write a batch until it is there; `refused`: first with a record that is refused."""
+        self._refused = refused
+        for _ in range(10):
+            outcome = BatchResult({}, (), Position(1, 0, 0, number, 0), _COUNTS, JudgedRecords())
+            try:
+                self.writer.write_result(outcome, 0)
+                return
+            except (Aborted, Halted):
+                self._refused = False
+            except Lost:
+                self._reopen()
+                if number in self.written():
+                    return
+        raise AssertionError(f"batch {number} is not written")
+
+    def _reopen(self) -> None:
+        self.writer.discard()
+        for _ in range(10):
+            try:
+                self.writer = self._open()
+                return
+            except Lost:
+                continue
+        raise AssertionError("no writer can be opened")
+
+    def written(self) -> list[int]:
+        """The numbers of the batches whose position is in the changelog."""
+        last, found = -1, []
+        for _, key in self._keys(self.topics[0]):
+            if key == POSITION_KEY:
+                found.append(last)
+            else:
+                last = int(key.partition(b":")[0])
+        return found
+
+    def read(self) -> Counter[tuple[str, bytes]]:
+        """How often each record but the position is there, by topic and key."""
+        return Counter((topic, key) for topic, key in self._keys(*self.topics) if key != POSITION_KEY)
+
+    def _keys(self, *topics: str) -> list[tuple[str, bytes]]:
+        """The topics and keys of all records up to the end of each log."""
+        consumer = self._reader
+        ends = {topic: consumer.get_watermark_offsets(TopicPartition(topic, 0), _HELD_S)[1] for topic in topics}
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics])
+        found = []
+        # What is committed reaches a log's end a moment after the commit has returned.
+        while any(place.offset < ends[place.topic] for place in consumer.position(consumer.assignment())):
+            message = consumer.poll(_HELD_S)
+            assert message is not None, "an open transaction hides the end of a log"
+            if message.error() is None:
+                found.append((message.topic() or "", message.key() or b""))
+        return found
+
+
+_COUNTS = Counts(1, 0, 0, 0, 0, 0, 0, 0)
+
+
+def wanted(batches: Batches, numbers: range) -> Counter[tuple[str, bytes]]:
+    changelog, *others = batches.topics
+    rows = [(changelog, b"%d:%d" % (number, row)) for number in numbers for row in range(6)]
+    return Counter([*rows, *((topic, b"%d:" % number) for topic in others for number in numbers)])
+
+
+def new_topics(bootstrap_servers: str) -> KafkaSettings:
+    """Create the topics that a batch is written to, below a fresh prefix."""
+    prefix = f"t{secrets.token_hex(5)}"
+    kafka = KafkaSettings(bootstrap_servers=bootstrap_servers, topic_prefix=prefix, partitions=1)
+    names = (kafka.topics.changelog, kafka.topics.audit, kafka.topics.cleanup, kafka.topics.batches)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for made in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        made.result(_HELD_S)
+    return kafka
+
+
+class Trigger:
+    """Matches the request of batch 2 before which the late one comes."""
+
+    def __init__(self, moment: str, transactional_id: str | None) -> None:
+        self._moment, self._id, self.produced, self.is_on = moment, transactional_id, 0, False
+
+    def __call__(self, request: Request) -> bool:
+        if not self.is_on or request.transactional_id != self._id:
+            return False
+        self.produced += request.api == "Produce"
+        return self.produced >= 2 if self._moment == "second produce" else request.api == "EndTxn"
+
+
+def run_case(case: Case, kafka: KafkaSettings, proxy: KafkaProxy, reader: Consumer) -> tuple[LateRequest, Batches]:
+    """Write batches 0 to 3, with one request of batch 1 late in batch 2."""
+    ids = f"-{kafka.topics.events}-0"
+
+    def is_held(request: Request) -> bool:
+        return request.api == case.api and (request.transactional_id or "").endswith(ids)
+
+    def opened() -> Batches:
+        return Batches(kafka, proxy.address, case.row_bytes, reader)
+
+    late: LateRequest
+    if case.api == "InitProducerId":
+        late = proxy.hold(is_held, case.how)
+        batches = opened()
+        batches.write(0)
+    else:
+        batches = opened()
+        batches.write(0)
+        late = proxy.hold(is_held, case.how)
+    batches.write(1, refused=case.is_aborted)
+    assert late.wait_held(_HELD_S)
+    assert late.request is not None
+    if case.moment == "between":
+        late.deliver()
+    else:
+        trigger = Trigger(case.moment, late.request.transactional_id)
+        late.deliver_before(trigger)
+        trigger.is_on = True
+    batches.write(2)
+    batches.write(3)
+    return late, batches
+
+
+@pytest.fixture(scope="module")
+def proxy(bootstrap_servers: str) -> Iterator[KafkaProxy]:
+    with KafkaProxy(bootstrap_servers) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def reader(bootstrap_servers: str) -> Iterator[Consumer]:
+    """Reads committed records; asks often, because each case waits for it."""
+    given = {"group.id": "reader", "enable.partition.eof": True, "fetch.wait.max.ms": 10}
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **given})
+    yield consumer
+    consumer.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_batch_is_there_once_and_whole(
+    case: Case, bootstrap_servers: str, proxy: KafkaProxy, reader: Consumer
+) -> None:
+    kafka = new_topics(bootstrap_servers)
+    late, batches = run_case(case, kafka, proxy, reader)
+    assert late.error is not None, "the broker got it"
+    assert batches.read() == wanted(batches, range(4))
+    batches.writer.discard()
+
+
+# Requests of a worker under load, and the topic before whose records they come late.
+IN_A_WORKER: tuple[tuple[str, How, str], ...] = (
+    ("EndTxn", "late", "audit"),
+    ("EndTxn", "late", "changelog"),
+    ("EndTxn", "repeated", "batches"),
+    ("AddPartitionsToTxn", "late", "audit"),
+    ("Produce", "late", "changelog"),
+    ("InitProducerId", "late", "audit"),
+)
+
+
+def test_a_worker_under_load_loses_and_doubles_nothing(
+    kafka: KafkaSettings, processes: Processes, proxy: KafkaProxy
+) -> None:
+    proxied = kafka.model_copy(update={"bootstrap_servers": proxy.address})
+    one = start_processor(processes, proxied, "w1")
+    with BackgroundLoad(kafka, sessions=40, rate=200, seed=5, limits=SHORT) as load:
+        wait_for_writers(kafka, {"w1"}, 20)
+        for api, how, topic in IN_A_WORKER:
+            late = proxy.hold(partial(_is_of_writer, api, kafka), how)
+            if api == "InitProducerId":  # a producer whose transaction's end is in doubt is replaced
+                proxy.hold(partial(_is_of_writer, "EndTxn", kafka))
+            wait_until(partial(late.wait_held, 1.0), 20, f"the next {api}")
+            late.deliver_before(partial(_writes_to, f"{kafka.topic_prefix}.{topic}", late))
+            wait_until(partial(late.wait_answered, 1.0), 20, f"the broker's answer to a late {api}")
+    wait_judged(kafka, load.sent)
+    one.signal(signal.SIGTERM)
+    assert one.wait(180)
+    assert one.exit_code == 0
+    check_everything(kafka)
+
+
+def _is_of_writer(api: str, kafka: KafkaSettings, request: Request) -> bool:
+    return request.api == api and f"-{kafka.topics.events}-" in (request.transactional_id or "")
+
+
+def _writes_to(topic: str, late: LateRequest, request: Request) -> bool:
+    assert late.request is not None
+    is_same = request.transactional_id == late.request.transactional_id
+    return is_same and request.api == "Produce" and topic in request.topics
