@@ -60,6 +60,7 @@ _LOGGED_ERRORS = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAI
 # With this detail the driver logs each answer to an `EndTxn`, also a lost one: for each of 1,000
 # held requests. Of lost connections it logged 2 of 10, because it leaves equal lines out.
 _DRIVER_DEBUG = "eos"
+_SYSLOG_DEBUG = 7
 _END_LINE, _END_TAKEN = "ENDTXN", "NO_ERROR"
 _driver_log = logging.getLogger(__name__)
 
@@ -189,6 +190,7 @@ class TransactionWriter:
             "partitioner": "murmur2_random",
             "error_cb": _log_refusal,
             "debug": _DRIVER_DEBUG,
+            "log_level": _SYSLOG_DEBUG,  # with a lower one, which an operator may set, no end would be logged
         }
         self._producer = self._new_producer()
 

@@ -273,6 +273,14 @@ def test_a_writer_that_is_discarded_while_it_renews_its_producer_keeps_none(monk
     assert not hasattr(made, "_producer")
 
 
+def test_an_operator_s_log_level_does_not_hide_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[dict[str, Any]] = []
+    monkeypatch.setattr(transaction, "Producer", lambda config, logger: configs.append(config))
+    settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", librdkafka={"log_level": "3", "debug": "broker"})
+    TransactionWriter(settings, processor_job(settings), 0, lambda: True)
+    assert [(config["log_level"], config["debug"]) for config in configs] == [(7, "eos")]
+
+
 def test_the_driver_s_own_complaints_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     EndWatch().log(logging.ERROR, "%s [%s] %s", "FAIL", "p", "Connection refused")
     EndWatch().log(logging.DEBUG, "%s [%s] %s", "TXNSTATE", "p", "Transaction state change")
