@@ -56,7 +56,7 @@ class SessionQuestions:
         Waits up to `wait_ms` until the record at `after` is folded. Raises `Problem`.
         """
         question = self._parse_question(request)
-        return await self._ask(request, question, _knows_session(question))
+        return await self._ask(request, question, _knows_rows(request, question))
 
     async def ask_to_follow(self, request: Request, pass_on: PassOn) -> AskedOwner | StreamResponse:
         """Return what `ask_owner` returns, without a record for a verdict.
@@ -68,7 +68,7 @@ class SessionQuestions:
         owner = self._assignment.owners.get(question.partition)
         if owner is None:
             return await pass_on(request, question.partition)
-        await self._require_known(owner, question, _knows_session(question))
+        await self._require_known(owner, question, _knows_rows(request, question))
         return AskedOwner(question._replace(after=None), owner)
 
     async def ask_task(self, request: Request, task_id: str) -> AskedOwner | Response:
@@ -141,9 +141,12 @@ class SessionQuestions:
             raise not_ready("this worker has had no answer of its group for a session time-out")
 
 
-def _knows_session(question: Question) -> IsKnown:
-    key = question.key.encoded()
-    return lambda owner: key in owner.state.rows
+def _knows_rows(request: Request, question: Question) -> IsKnown:
+    """Return whether an owner has the session, and the run if the path names one."""
+    keys, run_id = [question.key.encoded()], request.match_info.get("run_id")
+    if run_id is not None:
+        keys.append(run_key(*question.key, run_id))
+    return lambda owner: all(key in owner.state.rows for key in keys)
 
 
 def gone_problem(what: Literal["run", "task"], name: str) -> Problem:

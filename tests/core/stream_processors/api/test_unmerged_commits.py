@@ -14,7 +14,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Request
 
-from sessionary.schemas.ids import new_session_id, new_task_id
+from sessionary.schemas.ids import new_session_id, new_task_id, run_key
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.session_questions import AskedOwner, SessionQuestions, require_session
@@ -59,6 +59,13 @@ async def ask_task(questions: SessionQuestions, agent: EventFactory, task_id: st
     return require_session(asked)
 
 
+async def ask_run(questions: SessionQuestions, agent: EventFactory, task_id: str) -> Any:
+    names = {"session_id": agent.key.session_id, "run_id": task_id}
+    asked = await questions.ask_owner(request_for("/v1/run", **names))
+    assert isinstance(asked, AskedOwner)
+    return asked.owner.state.rows[run_key(*agent.key, task_id)]
+
+
 class UnmergedCommit:
     """A session with a queued task, whose transaction is under way."""
 
@@ -101,7 +108,7 @@ class UnmergedCommit:
         await self.bench.seen(lambda: GatedWriter.under_way > under_way)
 
 
-@pytest.mark.parametrize("ask", [ask_session, ask_to_follow, ask_task])
+@pytest.mark.parametrize("ask", [ask_session, ask_to_follow, ask_run, ask_task])
 def test_what_a_transaction_under_way_creates_is_known_once_it_is_merged(
     ask: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +135,7 @@ class LostWriter(GatedWriter):
         return receipt
 
 
-@pytest.mark.parametrize("ask", [ask_session, ask_to_follow, ask_task])
+@pytest.mark.parametrize("ask", [ask_session, ask_to_follow, ask_run, ask_task])
 def test_an_owner_that_loses_the_transaction_says_that_it_is_not_ready(
     ask: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
