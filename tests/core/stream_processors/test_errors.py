@@ -4,6 +4,7 @@ from sessionary.stream_processors.core.session.rows import SessionRows
 from sessionary.stream_processors.errors import judge_failed
 
 
+@pytest.mark.interpreted  # a compiled function looks at the types of its arguments first
 def test_a_failed_judge_is_named_by_offset_type_and_place_but_not_by_its_text() -> None:
     with pytest.raises(AttributeError) as caught:
         SessionRows().due_ms("secret")  # type: ignore[arg-type]

@@ -224,6 +224,7 @@ class WaitingJudge(SessionJudge):
         raise Unavailable("the schema registry does not answer", 0.01)
 
 
+@pytest.mark.interpreted  # a compiled judge has no heirs
 def test_a_fold_that_waits_for_a_schema_registry_ends_once_it_is_not_wanted(written: list[BatchResult]) -> None:
     asked, wanted = list[int](), iter([True, True, False])
 
@@ -239,6 +240,7 @@ def test_a_fold_that_waits_for_a_schema_registry_ends_once_it_is_not_wanted(writ
     run(story)
 
 
+@pytest.mark.interpreted  # as above
 def test_an_owner_that_waits_for_a_schema_registry_ends_without_a_transaction(written: list[BatchResult]) -> None:
     asked: list[int] = []
 

@@ -355,6 +355,7 @@ def test_a_row_that_is_missing_stale_or_under_another_key_changes_the_sum() -> N
     assert RowSum().replace_rows({b"a": None}, lambda _key: None) == RowSum()
 
 
+@pytest.mark.interpreted  # a compiled family has no heirs
 @pytest.mark.usefixtures("second_rules")
 def test_rows_of_an_older_form_are_recovered_undecoded_at_the_cost_of_new_ones() -> None:
     family = CountingRows()
