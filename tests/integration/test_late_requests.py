@@ -9,6 +9,7 @@ import secrets
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from sessionary.schemas.records import Position
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, Counts, JudgedRecords
-from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.errors import Aborted, EndInDoubt, Halted, Lost
 from sessionary.stream_processors.runtime.job import Job, Produced, Transaction, processor_job
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -41,6 +42,9 @@ from tests.support.waiting import wait_until
 _HELD_S = 20.0
 _TOO_LARGE = 4 << 20
 _APIS = ("EndTxn", "AddPartitionsToTxn", "Produce", "InitProducerId")
+
+
+Readers = tuple[Consumer, Consumer]  # of committed records, and of all
 
 
 class Case(NamedTuple):
@@ -65,7 +69,7 @@ CASES = [
     for api in _APIS
     for how in ("late", "repeated")
     for is_aborted in (False, True)
-    for row_bytes in (100, 240_000)
+    for row_bytes in ((100, 240_000) if api in ("EndTxn", "Produce") else (100,))
     for moment in ("between", "second produce", "end")
 ]
 
@@ -73,8 +77,8 @@ CASES = [
 class Batches:
     """Batch after batch of a partition, as its owner writes them: again if one was not written."""
 
-    def __init__(self, kafka: KafkaSettings, bootstrap_servers: str, row_bytes: int, reader: Consumer) -> None:
-        self.kafka, self._row_bytes, self._reader = kafka, row_bytes, reader
+    def __init__(self, kafka: KafkaSettings, bootstrap_servers: str, row_bytes: int, readers: Readers) -> None:
+        self.kafka, self._row_bytes, self._readers = kafka, row_bytes, readers
         given = {**kafka.model_dump(), "bootstrap_servers": bootstrap_servers}
         self._settings = ProcessorSettings(**given)
         self.topics = (kafka.topics.changelog, kafka.topics.audit, kafka.topics.cleanup, kafka.topics.batches)
@@ -103,9 +107,8 @@ class Batches:
         """Write a batch until it is there; `refused`: first with a record that is refused."""
         self._refused = refused
         for _ in range(10):
-            outcome = BatchResult({}, (), Position(1, 0, 0, number, 0), _COUNTS, JudgedRecords())
             try:
-                self.writer.write_result(outcome, 0)
+                self.writer.write_result(self.outcome(number), 0)
                 return
             except (Aborted, Halted):
                 self._refused = False
@@ -114,6 +117,11 @@ class Batches:
                 if number in self.written():
                     return
         raise AssertionError(f"batch {number} is not written")
+
+    @staticmethod
+    def outcome(number: int) -> BatchResult:
+        """The result of a batch, of which only the number matters here."""
+        return BatchResult({}, (), Position(1, 0, 0, number, 0), _COUNTS, JudgedRecords())
 
     def _reopen(self) -> None:
         self.writer.discard()
@@ -141,16 +149,20 @@ class Batches:
 
     def _keys(self, *topics: str) -> list[tuple[str, bytes]]:
         """The topics and keys of all records up to the end of each log."""
-        consumer = self._reader
-        ends = {topic: consumer.get_watermark_offsets(TopicPartition(topic, 0), _HELD_S)[1] for topic in topics}
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics])
-        found = []
-        # What is committed reaches a log's end a moment after the commit has returned.
-        while any(place.offset < ends[place.topic] for place in consumer.position(consumer.assignment())):
-            message = consumer.poll(_HELD_S)
+        committed, uncommitted = self._readers
+        # Of committed records the end would be that before a transaction whose markers are still to
+        # come: a commit returns before they are written.
+        ends = {topic: uncommitted.get_watermark_offsets(TopicPartition(topic, 0), _HELD_S)[1] for topic in topics}
+        committed.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics])
+        unread, found = {topic for topic in topics if ends[topic]}, []
+        while unread:
+            message = committed.poll(_HELD_S)
             assert message is not None, "an open transaction hides the end of a log"
+            topic, offset = message.topic() or "", message.offset()
             if message.error() is None:
-                found.append((message.topic() or "", message.key() or b""))
+                found.append((topic, message.key() or b""))
+            elif offset is not None and offset >= ends[topic]:
+                unread.discard(topic)
         return found
 
 
@@ -163,15 +175,18 @@ def wanted(batches: Batches, numbers: range) -> Counter[tuple[str, bytes]]:
     return Counter([*rows, *((topic, b"%d:" % number) for topic in others for number in numbers)])
 
 
-def new_topics(bootstrap_servers: str) -> KafkaSettings:
-    """Create the topics that a batch is written to, below a fresh prefix."""
+@contextmanager
+def new_topics(bootstrap_servers: str) -> Iterator[KafkaSettings]:
+    """The topics that a batch is written to, below a fresh prefix; they are deleted afterwards."""
     prefix = f"t{secrets.token_hex(5)}"
     kafka = KafkaSettings(bootstrap_servers=bootstrap_servers, topic_prefix=prefix, partitions=1)
-    names = (kafka.topics.changelog, kafka.topics.audit, kafka.topics.cleanup, kafka.topics.batches)
+    names = [kafka.topics.changelog, kafka.topics.audit, kafka.topics.cleanup, kafka.topics.batches]
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     for made in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
         made.result(_HELD_S)
-    return kafka
+    yield kafka
+    for deleted in admin.delete_topics(names).values():
+        deleted.result(_HELD_S)
 
 
 class Trigger:
@@ -187,7 +202,7 @@ class Trigger:
         return self.produced >= 2 if self._moment == "second produce" else request.api == "EndTxn"
 
 
-def run_case(case: Case, kafka: KafkaSettings, proxy: KafkaProxy, reader: Consumer) -> tuple[LateRequest, Batches]:
+def run_case(case: Case, kafka: KafkaSettings, proxy: KafkaProxy, readers: Readers) -> tuple[LateRequest, Batches]:
     """Write batches 0 to 3, with one request of batch 1 late in batch 2."""
     ids = f"-{kafka.topics.events}-0"
 
@@ -195,7 +210,7 @@ def run_case(case: Case, kafka: KafkaSettings, proxy: KafkaProxy, reader: Consum
         return request.api == case.api and (request.transactional_id or "").endswith(ids)
 
     def opened() -> Batches:
-        return Batches(kafka, proxy.address, case.row_bytes, reader)
+        return Batches(kafka, proxy.address, case.row_bytes, readers)
 
     late: LateRequest
     if case.api == "InitProducerId":
@@ -227,23 +242,44 @@ def proxy(bootstrap_servers: str) -> Iterator[KafkaProxy]:
 
 
 @pytest.fixture(scope="module")
-def reader(bootstrap_servers: str) -> Iterator[Consumer]:
-    """Reads committed records; asks often, because each case waits for it."""
-    given = {"group.id": "reader", "enable.partition.eof": True, "fetch.wait.max.ms": 10}
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **given})
-    yield consumer
-    consumer.close()
+def readers(bootstrap_servers: str) -> Iterator[Readers]:
+    """Ask often, because each case waits for them."""
+    given = {"bootstrap.servers": bootstrap_servers, "group.id": "reader", "fetch.wait.max.ms": 10, "log_level": 0}
+    levels = ("read_committed", "read_uncommitted")
+    made = [Consumer({**given, "enable.partition.eof": True, "isolation.level": level}) for level in levels]
+    yield made[0], made[1]
+    for consumer in made:
+        consumer.close()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_batch_is_there_once_and_whole(
-    case: Case, bootstrap_servers: str, proxy: KafkaProxy, reader: Consumer
+    case: Case, bootstrap_servers: str, proxy: KafkaProxy, readers: Readers
 ) -> None:
-    kafka = new_topics(bootstrap_servers)
-    late, batches = run_case(case, kafka, proxy, reader)
-    assert late.error is not None, "the broker got it"
-    assert batches.read() == wanted(batches, range(4))
-    batches.writer.discard()
+    with new_topics(bootstrap_servers) as kafka:
+        late, batches = run_case(case, kafka, proxy, readers)
+        assert late.error is not None, "the broker got it"
+        assert batches.read() == wanted(batches, range(4))
+        batches.writer.discard()
+
+
+def test_a_writer_in_doubt_fences_no_owner_that_came_after_it(
+    bootstrap_servers: str, proxy: KafkaProxy, readers: Readers
+) -> None:
+    with new_topics(bootstrap_servers) as kafka:
+        former = Batches(kafka, proxy.address, 100, readers)
+        former.write(0)
+        late = proxy.hold(lambda request: request.api == "EndTxn" and kafka.topics.events in str(request), "late")
+        former.write(1)
+        assert late.wait_held(_HELD_S)
+        later = Batches(kafka, bootstrap_servers, 100, readers)
+        later.write(2)
+        with pytest.raises(EndInDoubt):
+            former.writer.write_result(former.outcome(2), 0)
+        later.write(3)
+        assert later.read() == wanted(later, range(4))
+        for batches in (former, later):
+            batches.writer.discard()
 
 
 # Requests of a worker under load, and the topic before whose records they come late.

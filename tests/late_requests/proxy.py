@@ -47,6 +47,7 @@ class LateRequest:
         self._broker: socket.socket | None = None
         self._held, self._answered = threading.Event(), threading.Event()
         self.error: int | None = None  # the broker's answer: Kafka's error code, 0 = carried out
+        self._was_repeated = False
         self.met_open = False  # whether its transactional id had an open transaction by then
 
     @property
@@ -85,14 +86,26 @@ class LateRequest:
         """Deliver it as soon as such a request comes, and that one once the broker has answered."""
         self._proxy.deliver_before(matches, self)
 
+    # For the proxy.
+
     def take(self, request: Request, frame: bytes, broker: socket.socket) -> None:
-        """Keep a request. For the proxy."""
+        """Keep a request."""
         self.request, self.frame, self._broker = request, frame, broker
+
+    def begin_to_wait(self) -> None:
+        """Wait to be delivered, from now on."""
         self._held.set()
 
+    def is_answer(self, correlation_id: int) -> bool:
+        """Return whether an answer with this number is the broker's to this request."""
+        return self.request is not None and self.request.correlation_id == correlation_id
+
     def take_answer(self, answer: bytes) -> None:
-        """Keep the broker's answer. For the proxy."""
+        """Keep the broker's answer; of two, if the broker gets the request twice, the last one."""
         assert self.request is not None
+        if self.how == "repeated" and not self._was_repeated:
+            self._was_repeated = True
+            return
         self.error = error_code(self.request, answer)
         self._proxy.note(f"the broker's answer to {self.request.label}: error code {self.error}")
         self._answered.set()
@@ -111,6 +124,7 @@ class KafkaProxy:
         self._wanted: list[LateRequest] = []
         self._triggers: list[tuple[Matches, LateRequest]] = []
         self._is_closed = False
+        self._failure: Exception | None = None
         self._unanswered: Counter[str | None] = Counter()  # requests of transactions, by transactional id
         self._answered = threading.Condition(self._lock)
         self._open: set[str | None] = set()  # transactional ids with an open transaction
@@ -131,6 +145,8 @@ class KafkaProxy:
             closing = [*self._listeners.values(), *self._sockets]
         for each in closing:
             _shut(each)
+        if self._failure is not None and kind is None:
+            raise self._failure
 
     def hold(self, matches: Matches, how: How = "late") -> LateRequest:
         """Hold the next request that matches, and cut the program's connection."""
@@ -191,6 +207,11 @@ class KafkaProxy:
         """Return an answer with the proxy's addresses."""
         return replace_addresses(request, answer, self._address_for)
 
+    def fail(self, error: Exception) -> None:
+        """Keep the first error of a connection, to be raised at the end."""
+        self.note(f"a message cannot be read: {error!r}")
+        self._failure = self._failure or error
+
     def find_wanted(self, request: Request) -> LateRequest | None:
         """Return the first that waits for this request, if one does."""
         with self._lock:
@@ -229,7 +250,8 @@ class KafkaProxy:
             self._triggers = [each for each in self._triggers if each not in due]
         for _, late in due:
             with self._answered:
-                self._answered.wait_for(lambda: not self._unanswered[request.transactional_id], _ANSWERS_S)
+                if not self._answered.wait_for(lambda: not self._unanswered[request.transactional_id], _ANSWERS_S):
+                    self.note(f"{request.label} did not wait for the answers to all requests before it")
             late.deliver()
 
 
@@ -261,16 +283,18 @@ class _Connection:
                     if late is not None:
                         self._cut(late, request, frame)
                         return
-                self._under_way[request.correlation_id] = request
-                if request.transactional_id is not None:
                     self._proxy.count_forwarded(request)
+                self._under_way[request.correlation_id] = request
                 self._broker.sendall(frame)
         except OSError:
             pass
+        except (ValueError, IndexError, struct.error) as error:
+            self._proxy.fail(error)
         self._close()
 
     def _cut(self, late: LateRequest, request: Request, frame: bytes) -> None:
         """Keep the broker's side open for the request; the program gets RST."""
+        late.take(request, frame, self._broker)
         self._late = late
         if late.how == "repeated":
             try:
@@ -280,41 +304,46 @@ class _Connection:
                 self._proxy.want(late)
                 raise
         self._proxy.note(f"hold {request.label}; the connection is cut")
-        late.take(request, frame, self._broker)
         self._program.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
         _shut(self._program)
+        late.begin_to_wait()
 
     def _forward_answers(self) -> None:
-        unread = 1 if self._late is not None and self._late.how == "repeated" else 0
         try:
             while (frame := _read_frame(self._broker)) is not None:
-                (correlation_id,) = struct.unpack_from(">i", frame, 4)
-                late = self._late
-                if late is not None:
-                    assert late.request is not None
-                    if correlation_id == late.request.correlation_id:
-                        if late.how == "repeated" and not unread:
-                            unread = 1  # the answer to the first one
-                            continue
-                        late.take_answer(frame[4:])
-                    continue
-                request = self._under_way.pop(correlation_id, None)
-                if request is not None and request.transactional_id is not None:
-                    self._proxy.count_answered(request)
-                answer = frame[4:] if request is None else self._proxy.replaced(request, frame[4:])
-                self._program.sendall(struct.pack(">i", len(answer)) + answer)
+                self._take_answer(frame[4:])
         except OSError:
             pass
+        except (ValueError, IndexError, struct.error) as error:
+            self._proxy.fail(error)
         self._close()
+
+    def _take_answer(self, answer: bytes) -> None:
+        (correlation_id,) = struct.unpack_from(">i", answer)
+        request = self._under_way.pop(correlation_id, None)
+        if request is not None and request.transactional_id is not None:
+            self._proxy.count_answered(request)
+        late = self._late
+        if late is not None and late.is_answer(correlation_id):
+            late.take_answer(answer)
+            return
+        if request is not None:
+            answer = self._proxy.replaced(request, answer)
+        try:
+            self._program.sendall(struct.pack(">i", len(answer)) + answer)
+        except OSError:
+            if self._late is None:  # else the program is cut off, and the late answer is still to come
+                raise
 
     def _close(self) -> None:
         while self._under_way:
             _, request = self._under_way.popitem()
             if request.transactional_id is not None:
                 self._proxy.count_answered(request)
-        if self._late is None:
-            for each in (self._program, self._broker):
+        for each in (self._program, self._broker):
+            if self._late is None or each is self._program:
                 _shut(each)
+        if self._late is None:
             self._proxy.forget(self._program, self._broker)
 
 

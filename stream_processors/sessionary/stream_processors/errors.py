@@ -4,6 +4,7 @@ SessionaryError
 ├── ProcessorFault
 │   ├── Aborted          the transaction was undone: fold the same records again
 │   ├── Lost             the producer is fenced or broken: open the partition again
+│   │   └── EndInDoubt   its last transaction's end may come once more, so it may begin no other one
 │   ├── Halted(reason)   this partition stops until the cause is removed, the others continue
 │   └── ProcessorFailed  the process cannot continue
 └── TableFault
@@ -42,6 +43,10 @@ class Aborted(ProcessorFault):
 
 class Lost(ProcessorFault):
     """A partition's producer or reader cannot continue."""
+
+
+class EndInDoubt(Lost):
+    """A request that ended a producer's last transaction may still be under way."""
 
 
 class Halted(ProcessorFault):

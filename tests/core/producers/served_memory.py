@@ -52,8 +52,8 @@ def _owner_of(partition: int, state: Any) -> Any:
     async def wait_until_committed(offset: int, timeout_s: float) -> bool:
         return bool(offset < state.position.next_offset)
 
-    async def wait_until_merged(timeout_s: float) -> None:
-        """No transaction is under way."""
+    async def wait_until_merged(timeout_s: float) -> bool:
+        return True  # no transaction is under way
 
     return SimpleNamespace(
         partition=partition,

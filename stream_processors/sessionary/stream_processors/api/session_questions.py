@@ -85,7 +85,10 @@ class SessionQuestions:
         asked = await self._ask(
             request,
             self._question_at(request, SessionKey(tenant_id, ""), partition),
-            lambda owner: owner.state.tasks.find_session(tenant_id, task_id) is not None,
+            lambda owner: (
+                owner.state.tasks.find_session(tenant_id, task_id) is not None
+                or owner.state.is_packed(task_key(tenant_id, task_id))
+            ),
         )
         if isinstance(asked, Response):
             return asked
@@ -126,7 +129,8 @@ class SessionQuestions:
         await self._require_folded(owner, question)
         if not is_known(owner):
             # The caller may have read of it on a topic, in a transaction that is not merged yet.
-            await owner.wait_until_merged(question.wait_s)
+            if not await owner.wait_until_merged(question.wait_s):
+                raise not_ready(f"partition {question.partition} waits for the end of a transaction")
             await self._require_folded(owner, question)
 
     async def _require_folded(self, owner: PartitionOwner, question: Question) -> None:
@@ -142,11 +146,11 @@ class SessionQuestions:
 
 
 def _knows_rows(request: Request, question: Question) -> IsKnown:
-    """Return whether an owner has the session, and the run if the path names one."""
+    """Return whether an owner has, or had, the session, and the run if the path names one."""
     keys, run_id = [question.key.encoded()], request.match_info.get("run_id")
     if run_id is not None:
         keys.append(run_key(*question.key, run_id))
-    return lambda owner: all(key in owner.state.rows for key in keys)
+    return lambda owner: all(key in owner.state.rows or owner.state.is_packed(key) for key in keys)
 
 
 def gone_problem(what: Literal["run", "task"], name: str) -> Problem:

@@ -10,7 +10,7 @@ from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.log_fields import key_fields
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord
-from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.errors import EndInDoubt, Halted, Lost
 from sessionary.stream_processors.runtime.decisions import (
     CLOCKS_APART_S_MAX,
     BrokerTime,
@@ -285,6 +285,8 @@ class Assignment:
         )
         former_s = self._pauses_s.get(owner.partition, _BACK_OFF_S)
         pause_s = _BACK_OFF_S if owner.commits else min(_BACK_OFF_S_MAX, 2 * former_s)
+        if isinstance(fault, EndInDoubt) and owner.commits:  # nothing has failed
+            pause_s = 0.0
         self._pauses_s[owner.partition] = pause_s
         asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
 

@@ -263,14 +263,15 @@ class PartitionOwner:
             return False
         return not self.notifications.is_over
 
-    async def wait_until_merged(self, timeout_s: float) -> None:
-        """Wait for the end of the transaction under way, if there is one, for at most `timeout_s`.
+    async def wait_until_merged(self, timeout_s: float) -> bool:
+        """Wait for the end of the transaction under way, if there is one; False after `timeout_s`.
 
         From its commit to its merge, consumers of its outputs know more than `state` does.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._merged.wait()
+        return self._merged.is_set()
 
     async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:

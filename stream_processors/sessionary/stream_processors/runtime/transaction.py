@@ -10,15 +10,16 @@ Everything here blocks and runs in an executor, in one thread at a time.
 A transaction ends with an `EndTxn` request. The driver repeats one whose answer is lost, and the
 broker may get the first one later: then it ends the *next* transaction of the same producer
 (KIP-890; librdkafka speaks version 1 of the request, which cannot tell them apart). A producer
-whose last end is in doubt is therefore replaced before the next transaction: a new one has a new
-epoch, and the late request is refused.
+whose last end is in doubt therefore begins no other transaction: the partition is opened again, by
+a producer with a new epoch, and the late request is refused. To replace the producer in place would
+fence an owner that has taken the partition over meanwhile.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -29,7 +30,7 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
+from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, EndInDoubt, Halted, Lost, judge_failed
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Produced, Transaction
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import StoredLookup, nothing_stored
@@ -80,7 +81,6 @@ class CommitReceipt(NamedTuple):
     changelog_next: int  # the changelog's next offset, after the transaction's own records
     acknowledged_at: int  # µs since the epoch
     elapsed_s: float
-    is_renewed: bool = False  # the end of the one before was in doubt, so a new producer wrote it
     cpu_s: float = 0.0  # of this thread; librdkafka's threads are not in it
     written_bytes: int = 0  # keys and values of all records
     changelog_bytes: int = 0  # those of the changelog among them
@@ -112,6 +112,8 @@ class BatchLimits:
         share = self._shares.get(state.partition, 1.0)
         try:
             yield
+        except EndInDoubt:
+            raise  # nothing was written
         except Lost:
             self._shares[state.partition] = max(_SHARE_MIN, share / 2)
             raise
@@ -175,8 +177,8 @@ class TransactionWriter:
         self._position_offset: int | None = None
         self._written_bytes: dict[str, int] = {}  # of the transaction under way, by topic
         self.called_s = time.monotonic()  # when the last call into librdkafka began, monotonic; read by other threads
-        self._is_discarded = False
-        self._config = {
+        self._end_watch, self._was_aborted = EndWatch(), False
+        config: dict[str, Any] = {
             **settings.client_config(),
             **settings.opening_config(),
             "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
@@ -192,11 +194,7 @@ class TransactionWriter:
             "debug": _DRIVER_DEBUG,
             "log_level": _SYSLOG_DEBUG,  # with a lower one, which an operator may set, no end would be logged
         }
-        self._producer = self._new_producer()
-
-    def _new_producer(self) -> Producer:
-        self._end_watch, self._was_aborted = EndWatch(), False
-        return Producer(self._config, logger=self._end_watch)
+        self._producer = Producer(config, logger=self._end_watch)
 
     def fence_former_owner(self) -> None:
         """Fence the partition's former producer and end its open transaction. Raises `Lost`.
@@ -214,11 +212,11 @@ class TransactionWriter:
         """Write all of `outcome` in one transaction; `started_at` is in µs since the epoch.
 
         `seal` completes the position record; `stored` looks into the partition's store, for values
-        that need not be written again. Raises `Aborted` (nothing was written, the producer can
-        continue), `Lost` or `Halted`.
+        that need not be written again. Raises `Aborted` (nothing was written), `Lost` or `Halted`;
+        `EndInDoubt`, before it writes anything, if the transaction before may end once more.
         """
         begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
-        is_renewed = self._renew_if_doubtful()
+        self._check_last_end()
         records, rows, elsewhere = self._make_transaction(outcome, started_at, stored)
         position = seal(outcome.position, rows)
         try:
@@ -249,7 +247,6 @@ class TransactionWriter:
             changelog_next=self._position_offset + 1,
             acknowledged_at=acknowledged_at,
             elapsed_s=elapsed_s,
-            is_renewed=is_renewed,
             cpu_s=time.thread_time() - begun_cpu_s,
             written_bytes=sum(self._written_bytes.values()),
             changelog_bytes=self._written_bytes[self._topics.changelog],
@@ -260,28 +257,16 @@ class TransactionWriter:
 
         No other call may follow. One that hangs meanwhile keeps the producer until it returns.
         """
-        self._is_discarded = True
         producer = self._producer
         del self._producer  # who still holds this writer holds no threads and no connections
         discard_producer(producer)
 
-    def _renew_if_doubtful(self) -> bool:
-        """Replace the producer if its last transaction's end is in doubt. Raises `Lost`."""
-        self._producer.poll(0)
-        if not (self._was_aborted or self._end_watch.is_doubtful):
-            return False
-        _log.warning(
-            "partition %(partition)d: the broker's answer to the end of a transaction was lost, or the transaction "
-            "was aborted; a new producer writes the next one",
-            partition=self._partition,
-        )
-        former, self._producer = self._producer, self._new_producer()
-        discard_producer(former)
-        if self._is_discarded:
-            self.discard()
-            raise Lost(f"partition {self._partition}: no longer wanted")
-        self.fence_former_owner()
-        return True
+    def _check_last_end(self) -> None:
+        """Raise `EndInDoubt` if the last transaction may end once more, `Lost` on a failure."""
+        self._retry_in_place(self._producer.poll, 0)
+        if self._was_aborted or self._end_watch.is_doubtful:
+            what = "was aborted" if self._was_aborted else "has no certain end: the broker's answer was lost"
+            raise EndInDoubt(f"partition {self._partition}: the last transaction {what}; a new producer is needed")
 
     def _connect(self) -> None:
         """Connect the producer to a broker, if one answers soon.

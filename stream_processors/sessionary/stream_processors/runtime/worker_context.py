@@ -156,7 +156,6 @@ class WorkerContext:
         `fold_s`: the processor time that its fold took.
         """
         self.commit_times.add_commit(written.elapsed_s)
-        self.metrics.errors.labels("renewed").inc(written.is_renewed)
         costs = CommitCosts(
             elapsed_s=written.elapsed_s,
             work_s=fold_s + written.cpu_s,

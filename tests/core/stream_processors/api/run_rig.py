@@ -76,8 +76,8 @@ class RunRig:
     async def _is_committed(self, offset: int, timeout_s: float) -> bool:
         return offset < self.rig.fold.position.next_offset
 
-    async def _is_merged(self, timeout_s: float) -> None:
-        """No transaction is under way."""
+    async def _is_merged(self, timeout_s: float) -> bool:
+        return True  # no transaction is under way
 
     def send(self, event_type: str, run_id: str, **fields: Any) -> str:
         return self.rig.send(self.agent, event_type, {"run_id": run_id}, **fields)

@@ -15,6 +15,7 @@ from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Request
 
 from sessionary.schemas.ids import new_session_id, new_task_id, run_key
+from sessionary.stream_processors.api import session_questions
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.session_questions import AskedOwner, SessionQuestions, require_session
@@ -122,6 +123,25 @@ def test_what_a_transaction_under_way_creates_is_known_once_it_is_merged(
         assert (await asking).session_id == rig.agent.key.session_id
         await rig.bench.assignment.close()
 
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ask", [ask_session, ask_to_follow, ask_run, ask_task])
+def test_a_question_that_waits_for_less_than_the_transaction_is_not_answered(
+    ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unknown session would be taken for gone, and a request for its task dropped."""
+
+    async def story() -> None:
+        rig = UnmergedCommit(monkeypatch, GatedWriter)
+        await rig.begin()
+        with pytest.raises(Problem) as raised:
+            await ask(rig.questions, rig.agent, rig.task_id)
+        assert (raised.value.status, raised.value.reason) == (503, "not_ready")
+        GatedWriter.gate.release()
+        await rig.bench.assignment.close()
+
+    monkeypatch.setattr(session_questions, "WAIT_MS_DEFAULT", 0)
     asyncio.run(story())
 
 

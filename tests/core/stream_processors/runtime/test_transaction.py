@@ -3,6 +3,7 @@
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sessionary.schemas.errors import EncodeError, Unavailable
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, Counts, JudgedRecords
-from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.errors import Aborted, EndInDoubt, Halted, Lost
 from sessionary.stream_processors.runtime import transaction
 from sessionary.stream_processors.runtime.job import Job, Produced, Transaction, processor_job
 from sessionary.stream_processors.runtime.transaction import EndWatch, TransactionWriter
@@ -206,7 +207,7 @@ def test_a_failure_that_may_pass_halts_nothing(error: Exception) -> None:
         writer_of(FakeProducer(), fail).write_result(OUTCOME, 0)
 
 
-def test_an_aborted_transaction_can_be_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_abort_nothing_more_is_written() -> None:
     producer = FakeProducer()
     fenced = KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, "reported so", False, False, True)
     commit = producer.commit_transaction
@@ -219,27 +220,14 @@ def test_an_aborted_transaction_can_be_written_again(monkeypatch: pytest.MonkeyP
     made = writer_of(producer, lambda: iter(RECORDS))
     with pytest.raises(Aborted):
         made.write_result(OUTCOME, 0)
-    later = next_producers(monkeypatch)
-    assert made.write_result(OUTCOME, 0).is_renewed, "the abort may not have been the transaction's end"
-    assert (producer.calls, later[0].calls) == (["begin", "abort"], ["init", "begin", "commit"])
-    assert producer.written == later[0].written == [*RECORDS, producer.written[-1]]
-
-
-def next_producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
-    """Return the producers that writers make from now on."""
-    made: list[FakeProducer] = []
-
-    def make(config: object, logger: EndWatch) -> FakeProducer:
-        made.append(FakeProducer())
-        made[-1].driver_log = logger
-        return made[-1]
-
-    monkeypatch.setattr(transaction, "Producer", make)
-    return made
+    with pytest.raises(EndInDoubt, match="was aborted"):
+        made.write_result(OUTCOME, 0)
+    assert producer.calls == ["begin", "abort"]
+    assert producer.written == [*RECORDS, producer.written[-1]]
 
 
 @pytest.mark.parametrize(
-    ("answers", "is_renewed"),
+    ("answers", "is_doubtful"),
     [
         (["NO_ERROR"], False),
         (["_TRANSPORT", "NO_ERROR"], True),  # the connection was lost: the first one may come later
@@ -249,28 +237,26 @@ def next_producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
         ([], True),  # a driver that logs other lines
     ],
 )
-def test_an_end_in_doubt_gives_the_next_transaction_a_new_producer(
-    answers: list[str], is_renewed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_end_in_doubt_nothing_more_is_written(answers: list[str], is_doubtful: bool) -> None:
     producer = FakeProducer(answers=answers)
     made = writer_of(producer, lambda: iter(RECORDS))
-    assert not made.write_result(OUTCOME, 0).is_renewed, "there was no transaction before"
-    later = next_producers(monkeypatch)
-    assert made.write_result(OUTCOME, 0).is_renewed is is_renewed
-    assert [each.calls for each in later] == ([["init", "begin", "commit"]] if is_renewed else [])
-    assert not made.write_result(OUTCOME, 0).is_renewed or not is_renewed
-    assert len(later) == is_renewed, "the new producer's ends are not in doubt"
-
-
-def test_a_writer_that_is_discarded_while_it_renews_its_producer_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = writer_of(FakeProducer(answers=[]), lambda: iter(RECORDS))
-    made.write_result(OUTCOME, 0)
-    later = next_producers(monkeypatch)
-    made._is_discarded = True  # by the event loop, while an executor's thread is here
-    with pytest.raises(Lost, match="no longer wanted"):
+    made.write_result(OUTCOME, 0)  # there was no transaction before
+    expected = pytest.raises(EndInDoubt, match="no certain end") if is_doubtful else nullcontext()
+    with expected:
         made.write_result(OUTCOME, 0)
-    assert later[0].calls == []
-    assert not hasattr(made, "_producer")
+    assert producer.calls.count("begin") == (1 if is_doubtful else 2)
+
+
+def test_a_driver_that_fails_between_transactions_loses_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = writer_of(FakeProducer(), lambda: iter(RECORDS))
+    made.write_result(OUTCOME, 0)
+
+    def fail(timeout_s: float) -> int:
+        raise KafkaException(KafkaError(KafkaError._FATAL, "reported so", True, False, False))
+
+    monkeypatch.setattr(made._producer, "poll", fail)
+    with pytest.raises(Lost, match="reported so"):
+        made.write_result(OUTCOME, 0)
 
 
 def test_an_operator_s_log_level_does_not_hide_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:

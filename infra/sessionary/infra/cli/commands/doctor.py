@@ -57,8 +57,9 @@ from sessionary.stream_processors.runtime.transaction import EndWatch
 _PART: Final = "sink-"  # of a local stack, before the sink's kind
 _WELL: Final = "ok"
 _TEXT_BYTES_MAX: Final = 4_096
+_DRIVER_ADVICE: Final = "install the confluent-kafka that constraints.txt names"
 _SAFE_END: Final = 5  # KIP-890: with it each transaction has a new epoch
-_RENEWED: Final = "a producer is replaced if the end of its transaction is in doubt"
+_RENEWED: Final = "a partition is opened again if the end of its last transaction is in doubt"
 
 
 def find_sink_faults(environ: Mapping[str, str], timeout_s: float) -> dict[str, str | None]:
@@ -150,21 +151,24 @@ class _SentEnds(EndWatch):
 
 def _check_driver() -> str:
     """Let the driver make a transaction with the mock of a broker that it has in it."""
-    from confluent_kafka import Producer, libversion
+    from confluent_kafka import KafkaException, Producer, libversion
 
     driver, ends = f"librdkafka {libversion()[0]}", _SentEnds()
     mock = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "transactional.id": "doctor", "debug": "protocol,eos"}
-    producer = Producer(mock, logger=ends)
-    producer.init_transactions(_TIMEOUT_S)
-    producer.begin_transaction()
-    producer.produce("doctor", b"")
-    ends.begin()
-    producer.commit_transaction(_TIMEOUT_S)
-    producer.poll(0)
+    try:
+        producer = Producer(mock, logger=ends)
+        producer.init_transactions(_TIMEOUT_S)
+        producer.begin_transaction()
+        producer.produce("doctor", b"")
+        ends.begin()
+        producer.commit_transaction(_TIMEOUT_S)
+        producer.poll(0)
+    except KafkaException as error:
+        raise _CheckError(f"{driver} cannot end a transaction of its own mock: {error}", _DRIVER_ADVICE) from None
     if ends.is_doubtful or not ends.versions:
         raise _CheckError(
-            f"{driver} does not log the end of a transaction as expected: each would have a new producer",
-            "install the confluent-kafka that constraints.txt names",
+            f"{driver} does not log a transaction's end as expected: its partition would be opened again after each",
+            _DRIVER_ADVICE,
         )
     late = "the broker refuses one that comes late" if int(ends.versions[-1]) >= _SAFE_END else _RENEWED
     return f"{driver} speaks EndTxn v{ends.versions[-1]}: {late}"

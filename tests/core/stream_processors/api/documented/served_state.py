@@ -50,8 +50,8 @@ class StateOwner:
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return self.is_open and offset < self.position.next_offset
 
-    async def wait_until_merged(self, timeout_s: float) -> None:
-        """No transaction is under way."""
+    async def wait_until_merged(self, timeout_s: float) -> bool:
+        return True  # no transaction is under way
 
 
 class BriefNotifications(CommitNotifications):
