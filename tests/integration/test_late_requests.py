@@ -7,6 +7,7 @@ first request after all, it may end or fence another transaction (KIP-890).
 import os
 import secrets
 import signal
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ from tests.integration.processor_load import (
 )
 from tests.integration.test_processor_road import SHORT
 from tests.late_requests.proxy import How, KafkaProxy, LateRequest
-from tests.late_requests.wire import Request
+from tests.late_requests.wire import Request, replace_addresses
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
@@ -322,3 +323,12 @@ def _writes_to(topic: str, late: LateRequest, request: Request) -> bool:
     assert late.request is not None
     is_same = request.transactional_id == late.request.transactional_id
     return is_same and request.api == "Produce" and topic in request.topics
+
+
+def test_a_leader_s_address_in_an_answer_leads_around_the_proxy_no_more() -> None:
+    partition = struct.pack(">ihqqq", 0, 6, -1, -1, -1) + b"\x01\x00\x01\x00\x08" + struct.pack(">ii", 1, 5)
+    answer = struct.pack(">i", 7) + b"\x00\x02\x02t\x02" + partition + b"\x00" + struct.pack(">i", 0)
+    endpoints = b"\x01\x00\x14" + b"x" * 20  # of an error that names the new leader, with its address
+    request = Request("Produce", 10, 7)
+    for tags in (b"\x00", endpoints):
+        assert replace_addresses(request, answer + tags, lambda address: address) == answer + b"\x00"

@@ -304,9 +304,9 @@ class _Connection:
                 self._proxy.want(late)
                 raise
         self._proxy.note(f"hold {request.label}; the connection is cut")
+        late.begin_to_wait()
         self._program.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
         _shut(self._program)
-        late.begin_to_wait()
 
     def _forward_answers(self) -> None:
         try:

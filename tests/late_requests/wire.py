@@ -24,6 +24,7 @@ APIS: Final[Mapping[int, str]] = {
 }
 # The first flexible version of each.
 _FLEXIBLE_FROM: Final = {0: 9, 3: 9, 8: 8, 10: 3, 18: 3, 22: 2, 24: 3, 25: 3, 26: 3, 28: 3}
+_ENDPOINTS_FROM: Final = 10  # of `Produce`
 _TRANSACTIONAL: Final = frozenset({"Produce", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn"})
 _OF_TRANSACTIONS: Final = _TRANSACTIONAL | {"TxnOffsetCommit"}
 
@@ -211,7 +212,31 @@ def replace_addresses(request: Request, answer: bytes, address_for: Callable[[Ad
         if failed:
             return answer
         return answer[:begin] + _replaced_address(reader, address_for) + answer[reader.at :]
+    if request.api == "Produce" and request.version >= _ENDPOINTS_FROM:
+        return _without_endpoints(answer)
     return answer
+
+
+def _without_endpoints(answer: bytes) -> bytes:
+    """Return an answer to `Produce` without the leaders' addresses, which it has after a move.
+
+    The program asks for them by `Metadata` then (KIP-951).
+    """
+    reader = _Reader(answer, 4, flexible=True)
+    reader.skip_tags()
+    for _ in range(reader.size("i")):
+        reader.string()
+        for _ in range(reader.size("i")):
+            reader.at += struct.calcsize(">ihqqq")  # partition, error, offset, append time, start of the log
+            for _ in range(reader.size("i")):
+                reader.number("i")
+                reader.string()
+                reader.skip_tags()
+            reader.string()
+            reader.skip_tags()
+        reader.skip_tags()
+    reader.number("i")
+    return answer[: reader.at] + _encode_varint(0)
 
 
 def _replaced_address(reader: _Reader, address_for: Callable[[Address], Address]) -> bytes:
