@@ -148,7 +148,9 @@ def test_a_batch_that_cannot_be_read_stops_its_partition_by_name_and_no_other(
             assert found["next_offset"] == 4
             assert f"partition {number}: the batch that begins at offset 4 " in found["detail"]
             assert "otherwise skip it: sessionary partition skip" in found["detail"]
-        wait_until(lambda: pipeline.partitions()[WHOLE]["next_offset"] >= 5, 30, "the third session's last event")
+        wait_until(
+            lambda: (pipeline.partitions()[WHOLE]["next_offset"] or 0) >= 5, 30, "the third session's last event"
+        )
         wait_until(lambda: pipeline.blocked() == {PACKED, DAMAGED, LOST}, 30, "the sink to name these partitions")
         wait_until(lambda: pipeline.rows()[:2] == [4, 4] and pipeline.rows()[2] >= 5, 30, "rows of all partitions")
 
@@ -158,15 +160,19 @@ def test_a_batch_that_cannot_be_read_stops_its_partition_by_name_and_no_other(
         replace_in_log(tmp_path / "kafka", kafka, MARK.swapcase(), MARK)
         pipeline.retry(DAMAGED)
         wait_until(lambda: pipeline.halted().keys() == {PACKED, LOST}, 120, "the mended partition to go on")
-        wait_until(lambda: pipeline.partitions()[DAMAGED]["next_offset"] >= 6, 30, "all of its events")
+        wait_until(lambda: (pipeline.partitions()[DAMAGED]["next_offset"] or 0) >= 6, 30, "all of its events")
         wait_until(lambda: pipeline.blocked() == {PACKED, LOST} and pipeline.rows()[1] >= 6, 30, "the sink to go on")
 
         # Batches are skipped as a whole. The sink follows the audit trail.
         for number in (PACKED, LOST):
             wait_until(lambda number=number: pipeline.skip(number, 4) == 200, HALTED_S, "the skip")  # type: ignore[misc]
         wait_until(lambda: not pipeline.halted(), HALTED_S, "the skipped batches")
-        wait_until(lambda: pipeline.partitions()[PACKED]["next_offset"] >= 6, 30, "the event after the large batch")
-        wait_until(lambda: pipeline.partitions()[LOST]["next_offset"] >= 8, 30, "the event after the damaged batch")
+        wait_until(
+            lambda: (pipeline.partitions()[PACKED]["next_offset"] or 0) >= 6, 30, "the event after the large batch"
+        )
+        wait_until(
+            lambda: (pipeline.partitions()[LOST]["next_offset"] or 0) >= 8, 30, "the event after the damaged batch"
+        )
         skipped = {line.source_partition: (line.gap_first, line.gap_last) for line in read_decisions(kafka)}
         assert skipped == {PACKED: (4, 4), LOST: (4, 6)}
         with sink_in_thread("audit", settings_for(kafka, clickhouse, metrics_port=free_port())):
