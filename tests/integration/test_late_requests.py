@@ -44,7 +44,6 @@ _HELD_S = 20.0
 _TOO_LARGE = 4 << 20
 _APIS = ("EndTxn", "AddPartitionsToTxn", "Produce", "InitProducerId")
 
-
 Readers = tuple[Consumer, Consumer]  # of committed records, and of all
 
 
@@ -205,10 +204,7 @@ class Trigger:
 
 def run_case(case: Case, kafka: KafkaSettings, proxy: KafkaProxy, readers: Readers) -> tuple[LateRequest, Batches]:
     """Write batches 0 to 3, with one request of batch 1 late in batch 2."""
-    ids = f"-{kafka.topics.events}-0"
-
-    def is_held(request: Request) -> bool:
-        return request.api == case.api and (request.transactional_id or "").endswith(ids)
+    is_held = partial(_is_of_writer, case.api, kafka)
 
     def opened() -> Batches:
         return Batches(kafka, proxy.address, case.row_bytes, readers)
@@ -260,6 +256,9 @@ def test_each_batch_is_there_once_and_whole(
     with new_topics(bootstrap_servers) as kafka:
         late, batches = run_case(case, kafka, proxy, readers)
         assert late.error is not None, "the broker got it"
+        if case.moment == "second produce":
+            assert late.met_open, "it came in another transaction"
+            assert case.api != "EndTxn" or late.error, "and did not end that"
         assert batches.read() == wanted(batches, range(4))
         batches.writer.discard()
 
@@ -270,7 +269,7 @@ def test_a_writer_in_doubt_fences_no_owner_that_came_after_it(
     with new_topics(bootstrap_servers) as kafka:
         former = Batches(kafka, proxy.address, 100, readers)
         former.write(0)
-        late = proxy.hold(lambda request: request.api == "EndTxn" and kafka.topics.events in str(request), "late")
+        late = proxy.hold(partial(_is_of_writer, "EndTxn", kafka))
         former.write(1)
         assert late.wait_held(_HELD_S)
         later = Batches(kafka, bootstrap_servers, 100, readers)

@@ -129,7 +129,6 @@ class KafkaProxy:
         self._answered = threading.Condition(self._lock)
         self._open: set[str | None] = set()  # transactional ids with an open transaction
         self.log: list[Note] = []
-        self.requests: list[Request] = []  # of transactions, in the order in which they came
         self.address = ":".join(map(str, self._address_for((name, int(number)), port)))
 
     def __enter__(self) -> "KafkaProxy":
@@ -276,7 +275,6 @@ class _Connection:
             while (frame := _read_frame(self._program)) is not None:
                 request = read_request(frame[4:])
                 if request.transactional_id is not None:
-                    self._proxy.requests.append(request)
                     self._proxy.note(request.label)
                     self._proxy.deliver_due(request)
                     late = self._proxy.find_wanted(request)

@@ -13,9 +13,7 @@ Address = tuple[str, int]
 APIS: Final[Mapping[int, str]] = {
     0: "Produce",
     3: "Metadata",
-    8: "OffsetCommit",
     10: "FindCoordinator",
-    18: "ApiVersions",
     22: "InitProducerId",
     24: "AddPartitionsToTxn",
     25: "AddOffsetsToTxn",
@@ -23,8 +21,8 @@ APIS: Final[Mapping[int, str]] = {
     28: "TxnOffsetCommit",
 }
 # The first flexible version of each.
-_FLEXIBLE_FROM: Final = {0: 9, 3: 9, 8: 8, 10: 3, 18: 3, 22: 2, 24: 3, 25: 3, 26: 3, 28: 3}
-_ENDPOINTS_FROM: Final = 10  # of `Produce`
+_FLEXIBLE_FROM: Final = {0: 9, 3: 9, 10: 3, 22: 2, 24: 3, 25: 3, 26: 3, 28: 3}
+_ENDPOINTS_FROM, _TOPIC_IDS_FROM = 10, 13  # of `Produce`
 _TRANSACTIONAL: Final = frozenset({"Produce", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn"})
 _OF_TRANSACTIONS: Final = _TRANSACTIONAL | {"TxnOffsetCommit"}
 
@@ -114,37 +112,29 @@ def read_request(frame: bytes) -> Request:
     if api == "EndTxn":
         reader.number("q"), reader.number("h")
         return request._replace(commit=bool(reader.number("b")))
-    if api == "Produce":
+    if api == "Produce" and version < _TOPIC_IDS_FROM:
         reader.number("h"), reader.number("i")
-        return request._replace(topics=_produced_topics(reader, version))
+        return request._replace(topics=_topic_names(reader, _skip_batches))
     if api == "AddPartitionsToTxn" and version < 4:
         reader.number("q"), reader.number("h")
-        return request._replace(topics=_added_topics(reader))
+        return request._replace(topics=_topic_names(reader, lambda reader: reader.number("i")))
     return request
 
 
-def _produced_topics(reader: _Reader, version: int) -> tuple[str, ...]:
-    if version >= 13:
-        return ()  # topics have ids only
+def _topic_names(reader: _Reader, skip_partition: Callable[[_Reader], object]) -> tuple[str, ...]:
     topics = []
     for _ in range(reader.size("i")):
         topics.append(reader.string() or "")
         for _ in range(reader.size("i")):
-            reader.number("i")
-            reader.skip_bytes()
-            reader.skip_tags()
+            skip_partition(reader)
         reader.skip_tags()
     return tuple(topics)
 
 
-def _added_topics(reader: _Reader) -> tuple[str, ...]:
-    topics = []
-    for _ in range(reader.size("i")):
-        topics.append(reader.string() or "")
-        for _ in range(reader.size("i")):
-            reader.number("i")
-        reader.skip_tags()
-    return tuple(topics)
+def _skip_batches(reader: _Reader) -> None:
+    reader.number("i")
+    reader.skip_bytes()
+    reader.skip_tags()
 
 
 def error_code(request: Request, answer: bytes) -> int:
@@ -156,10 +146,10 @@ def error_code(request: Request, answer: bytes) -> int:
     reader = _Reader(answer, 4, flexible=request.version >= _FLEXIBLE_FROM[key])
     reader.skip_tags()
     if request.api == "Produce":
-        codes = _codes_by_partition(reader, after_name=True)
+        codes = _codes_by_partition(reader)
     elif request.api in ("AddPartitionsToTxn", "TxnOffsetCommit"):
         reader.number("i")
-        codes = _codes_by_partition(reader, after_name=True)
+        codes = _codes_by_partition(reader)
     elif request.api in _TRANSACTIONAL:
         reader.number("i")
         codes = [reader.number("h")]
@@ -168,16 +158,14 @@ def error_code(request: Request, answer: bytes) -> int:
     return next((code for code in codes if code), 0)
 
 
-def _codes_by_partition(reader: _Reader, *, after_name: bool) -> list[int]:
-    """Return the code of the first partition of each topic; further fields differ by version."""
-    codes = []
+def _codes_by_partition(reader: _Reader) -> list[int]:
+    """Return the first partition's code; further fields differ by version."""
     for _ in range(min(1, reader.size("i"))):
-        if after_name:
-            reader.string()
+        reader.string()
         if reader.size("i") > 0:
             reader.number("i")
-            codes.append(reader.number("h"))
-    return codes
+            return [reader.number("h")]
+    return []
 
 
 def replace_addresses(request: Request, answer: bytes, address_for: Callable[[Address], Address]) -> bytes:

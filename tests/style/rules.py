@@ -456,12 +456,12 @@ def missing_patched_names(tree: ast.Module, known: Mapping[str, Collection[str]]
     only when its test runs, which may be weeks later.
     """
     modules: dict[str, str] = {}  # by the name under which a test has them
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             modules |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
         elif isinstance(node, ast.Import):
             modules |= {each.asname: each.name for each in node.names if each.asname}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Call(
                 func=ast.Attribute(attr="setattr"), args=[ast.Name(id=module), ast.Constant(value=str(name)), *_]

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sessionary.infra.cli.commands.operators.partition import describe_halt
 from sessionary.infra.cli.errors import CheckFailed
@@ -49,7 +49,9 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
 from sessionary.stream_processors.core_build import core_build, interpreter_build
-from sessionary.stream_processors.runtime.transaction import EndWatch
+
+if TYPE_CHECKING:
+    from sessionary.stream_processors.runtime.transaction import EndWatch
 
 # Reads the pages of a local stack's sinks: whether they are ready, and what blocks them.
 
@@ -59,7 +61,7 @@ _WELL: Final = "ok"
 _TEXT_BYTES_MAX: Final = 4_096
 _DRIVER_ADVICE: Final = "install the confluent-kafka that constraints.txt names"
 _SAFE_END: Final = 5  # KIP-890: with it each transaction has a new epoch
-_RENEWED: Final = "a partition is opened again if the end of its last transaction is in doubt"
+_REOPENED: Final = "a partition is opened again if the end of its last transaction is in doubt"
 
 
 def find_sink_faults(environ: Mapping[str, str], timeout_s: float) -> dict[str, str | None]:
@@ -136,16 +138,16 @@ def _check_versions() -> str:
     return ", ".join(found)
 
 
-class _SentEnds(EndWatch):
-    """Reads the version of the driver's `EndTxn` requests too."""
+class _DriverLog:
+    """Passes the driver's lines on, and keeps the versions of its `EndTxn` requests."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, ends: "EndWatch") -> None:
+        self._ends = ends
         self.versions: list[str] = []
 
     def log(self, level: int, text: str, *given: object) -> None:
         """Take a line of the driver."""
-        super().log(level, text, *given)
+        self._ends.log(level, text, *given)
         self.versions += re.findall(r"Sent EndTxnRequest \(v(\d+)", str(given[-1]))
 
 
@@ -153,10 +155,13 @@ def _check_driver() -> str:
     """Let the driver make a transaction with the mock of a broker that it has in it."""
     from confluent_kafka import KafkaException, Producer, libversion
 
-    driver, ends = f"librdkafka {libversion()[0]}", _SentEnds()
+    from sessionary.stream_processors.runtime.transaction import EndWatch
+
+    driver, ends = f"librdkafka {libversion()[0]}", EndWatch()
+    driver_log = _DriverLog(ends)
     mock = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "transactional.id": "doctor", "debug": "protocol,eos"}
     try:
-        producer = Producer(mock, logger=ends)
+        producer = Producer(mock, logger=driver_log)
         producer.init_transactions(_TIMEOUT_S)
         producer.begin_transaction()
         producer.produce("doctor", b"")
@@ -165,13 +170,14 @@ def _check_driver() -> str:
         producer.poll(0)
     except KafkaException as error:
         raise _CheckError(f"{driver} cannot end a transaction of its own mock: {error}", _DRIVER_ADVICE) from None
-    if ends.is_doubtful or not ends.versions:
+    if ends.is_doubtful or not driver_log.versions:
         raise _CheckError(
             f"{driver} does not log a transaction's end as expected: its partition would be opened again after each",
             _DRIVER_ADVICE,
         )
-    late = "the broker refuses one that comes late" if int(ends.versions[-1]) >= _SAFE_END else _RENEWED
-    return f"{driver} speaks EndTxn v{ends.versions[-1]}: {late}"
+    version = driver_log.versions[-1]
+    late = "the broker refuses one that comes late" if int(version) >= _SAFE_END else _REOPENED
+    return f"{driver} speaks EndTxn v{version}: {late}"
 
 
 def _check_broker(settings: KafkaSettings) -> str:

@@ -227,7 +227,7 @@ def test_the_version_of_the_driver_s_request_that_ends_a_transaction_is_named() 
 
 
 def test_a_driver_that_logs_no_end_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor._SentEnds, "log", lambda *_: None)
+    monkeypatch.setattr(doctor._DriverLog, "log", lambda *_: None)
     check = doctor._run_check("driver", doctor._check_driver, "")
     assert (check.ok, check.advice) == (False, "install the confluent-kafka that constraints.txt names")
     assert "would be opened again after each" in check.found
