@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from tests.late_requests.proxy import KafkaProxy, LateRequest
-from tests.late_requests.wire import Request
+from tests.late_requests.wire import OF_TRANSACTIONS, Request
 
 TORN, NOTHING_HELD, USAGE = 1, 3, 2
 VARIABLE: Final = "BOOTSTRAP_SERVERS"
@@ -22,19 +22,22 @@ def main(words: Sequence[str]) -> int:
     """Return 1 if a late request ended another transaction, 3 if none was held, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.late_requests", description=__doc__)
     parser.add_argument("--broker", required=True, help="a broker of the cluster, as host:port")
-    parser.add_argument("--hold", default="EndTxn", help="the request: EndTxn, AddPartitionsToTxn, Produce, …")
+    parser.add_argument("--hold", default="EndTxn", choices=sorted(OF_TRANSACTIONS), help="the request")
     parser.add_argument("--end", choices=("commit", "abort"), help="of EndTxn: only this end")
     parser.add_argument("--how", choices=("late", "repeated"), default="late", help="repeated: it comes at once too")
-    parser.add_argument("--before", default="Produce", help="the request of the same id before which it comes late")
+    before = "the request of the same id before which it comes late"
+    parser.add_argument("--before", default="Produce", choices=sorted(OF_TRANSACTIONS), help=before)
     parser.add_argument("--nth", type=int, default=2, help="which of these")
     parser.add_argument("--times", type=int, default=3, help="how many requests are held, one after another")
     parser.add_argument("program", nargs="+", help=f"{_PLACE} becomes the proxy's address, as does ${VARIABLE}")
     given = parser.parse_args(words)
     host, _, port = given.broker.rpartition(":")
+    if not port.isdecimal():
+        parser.error(f"--broker {given.broker}: say host:port")
     try:
         socket.create_connection((host, int(port)), 10.0).close()
-    except (OSError, ValueError) as error:
-        parser.error(f"--broker {given.broker}: {error}")
+    except OSError as error:
+        parser.error(f"--broker {given.broker} does not answer: {error}")
     with KafkaProxy(given.broker) as proxy:
         series = _Series(proxy, given)
         series.hold_next()

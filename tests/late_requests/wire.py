@@ -24,7 +24,7 @@ APIS: Final[Mapping[int, str]] = {
 _FLEXIBLE_FROM: Final = {0: 9, 3: 9, 10: 3, 22: 2, 24: 3, 25: 3, 26: 3, 28: 3}
 _ENDPOINTS_FROM, _TOPIC_IDS_FROM = 10, 13  # of `Produce`
 _TRANSACTIONAL: Final = frozenset({"Produce", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn"})
-_OF_TRANSACTIONS: Final = _TRANSACTIONAL | {"TxnOffsetCommit"}
+OF_TRANSACTIONS: Final = _TRANSACTIONAL | {"TxnOffsetCommit"}
 
 
 class Request(NamedTuple):
@@ -102,7 +102,7 @@ def read_request(frame: bytes) -> Request:
     key, version, correlation_id = struct.unpack_from(">hhi", frame)
     api = APIS.get(key, "")
     request = Request(api, version, correlation_id)
-    if api not in _OF_TRANSACTIONS:
+    if api not in OF_TRANSACTIONS:
         return request
     reader = _Reader(frame, 8, flexible=False)
     reader.string()  # the client's id, which is never compact
