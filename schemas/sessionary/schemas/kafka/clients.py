@@ -230,6 +230,24 @@ def is_unreadable_batch(message: Message) -> bool:
     return error is not None and error.code() in _CODES and offset is not None and offset >= 0
 
 
+def is_left_over(message: Message, offset: int) -> bool:
+    """Return whether a message says that the log lacks an offset that is not sought any more.
+
+    `offset`: the one that is sought. After a wrong checksum librdkafka reads on within the batch.
+    It may take other bytes for an offset, and fetch from there. It reports that the log lacks that
+    offset even after another one was assigned, because this report has no version
+    (`rd_kafka_offset_reset`, librdkafka 2.16).
+    """
+    error, lacked = message.error(), message.offset()
+    return (
+        error is not None
+        and error.code() == KafkaError._AUTO_OFFSET_RESET
+        and lacked is not None
+        and lacked >= 0
+        and lacked != offset
+    )
+
+
 def describe_unreadable_batch(message: Message) -> str:
     """Return which batch `message` reports, what is wrong with it, and what may be the cause."""
     error = message.error()

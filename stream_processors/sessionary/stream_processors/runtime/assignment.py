@@ -288,7 +288,8 @@ class Assignment:
         if isinstance(fault, EndInDoubt) and owner.commits:  # nothing has failed
             pause_s = 0.0
         self._pauses_s[owner.partition] = pause_s
-        asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
+        decision = owner.decision_left if isinstance(fault, Lost) else None
+        asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner, decision)
 
     def _retry_halted_later(self, owner: PartitionOwner, fault: Halted) -> None:
         """Open a halted partition again after a pause: its cause may be gone. Log only changes."""

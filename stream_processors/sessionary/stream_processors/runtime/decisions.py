@@ -21,7 +21,7 @@ from confluent_kafka import (
 )
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.kafka.clients import discard_producer, is_unreadable_batch
+from sessionary.schemas.kafka.clients import discard_producer, is_left_over, is_unreadable_batch
 from sessionary.schemas.records import Position, Tick
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, ClockSetting, LogRecord, SkippedOffsets
@@ -130,7 +130,7 @@ def _read_up_to(reader: Consumer, partition: int, first_offset: int, last_offset
             raise Lost(
                 f"events of partition {partition}: nothing read at offset {next_offset} for {_SILENCE_MAX_S:g} s"
             )
-        if (message := reader.poll(_POLL_S)) is None:
+        if (message := reader.poll(_POLL_S)) is None or is_left_over(message, next_offset):
             continue
         heard_s, offset = time.monotonic(), message.offset() or 0
         if is_unreadable_batch(message):
@@ -175,7 +175,7 @@ def _is_within(reader: Consumer, report: Message, offset: int) -> bool:
     reader.assign([place])
     deadline_s = time.monotonic() + _SILENCE_MAX_S
     while time.monotonic() < deadline_s:
-        if (message := reader.poll(_POLL_S)) is None:
+        if (message := reader.poll(_POLL_S)) is None or is_left_over(message, offset):
             continue
         if is_unreadable_batch(message):
             return message.offset() == report.offset()
@@ -201,12 +201,16 @@ _SEND_POLL_S = 5.0
 def fill_log(settings: ProcessorSettings, partition: int, log: LogProbe, next_offset: int) -> None:
     """Append ticks until the log ends at `next_offset` or later.
 
-    Blocks for up to 30 s. Raises `Lost` if they are not acknowledged, or more than `FILL_MAX` are
-    needed.
+    Blocks for up to 30 s. Raises `Lost` if they are not acknowledged, and `Halted` if more than
+    `FILL_MAX` are needed.
     """
     missing = next_offset - log.end_offset
     if missing > FILL_MAX:
-        raise Lost(f"partition {partition}: its log lacks {missing} offsets, and at most {FILL_MAX} are filled")
+        raise Halted(
+            "log_truncated",
+            f"partition {partition}: its log lacks {missing:,} offsets, and at most {FILL_MAX:,} are filled. Bring the "
+            "replica back that has them",
+        )
     producer = Producer({**settings.client_config(), "linger.ms": 5, "message.timeout.ms": int(_SEND_S * 1_000)})
     failures: list[KafkaError] = []
     try:
@@ -277,7 +281,8 @@ def find_replaced(settings: ProcessorSettings, partition: int, position: Positio
 
 # An operator's decision about a halted partition, from its opening until it is committed.
 #
-# A decision is handed to a new owner of the partition, which carries it out once and forgets it:
+# A decision is handed to a new owner of the partition, which carries it out once and forgets it. If
+# that owner loses the partition before, and the worker opens it again, the next owner has it:
 #
 # - A gap of the log, or its truncation, is accepted, or the clock is set, while the partition
 #   opens, before anything is folded.
@@ -318,20 +323,21 @@ CommitDecision = Callable[[Callable[[OpenBatch], None]], Awaitable[None]]
 
 
 class PendingDecision:
-    """A decision that is not carried out yet. Belongs to the event loop.
+    """A decision until it is carried out. Belongs to the event loop.
 
+    `left`: the decision; None once it is carried out, or rejected by a halt that says so.
     `is_reached`: the next record of the log is one to be skipped, as far as is known.
     """
 
     def __init__(self, context: WorkerContext, partition: int, decision: OperatorDecision | None) -> None:
         self._context = context
         self._partition = partition
-        self._decision = decision
+        self.left = decision
         self.is_reached = False
 
     def cut_records(self, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
         """Return the fetched records that are to be folded before the decision is due."""
-        skip = self._decision
+        skip = self.left
         if not isinstance(skip, RecordSkip) or records[-1].offset < skip.first_offset:
             return records
         self.is_reached = True
@@ -339,24 +345,27 @@ class PendingDecision:
 
     def covers_halt(self, offset: int | None) -> bool:
         """Return whether the operator decided about a halt at `offset`."""
-        skip = self._decision
+        skip = self.left
         if not isinstance(skip, RecordSkip) or offset is None or not skip.first_offset <= offset <= skip.last_offset:
             return False
         self.is_reached = True
         return True
 
     async def carry_out_at_opening(self, state: PartitionState, commit: CommitDecision) -> None:
-        """Carry out a decision that needs no record to be folded first. Raises `Lost`."""
-        decision = self._decision
+        """Carry out a decision that needs no record to be folded first.
+
+        Raises `Lost`, and `Halted` if it cannot be carried out.
+        """
+        decision = self.left
         if decision is None or isinstance(decision, RecordSkip):
             return
-        self._decision = None
         if isinstance(decision, GapAcceptance):
             await self._accept_gap(decision, state, commit)
         elif isinstance(decision, TruncationAcceptance):
             await self._accept_truncation(decision, state, commit)
         else:
             await self._set_clock(decision, state, commit)
+        self.left = None
 
     async def _set_clock(self, setting: ClockSetting, state: PartitionState, commit: CommitDecision) -> None:
         former = state.position.clock_repairs
@@ -428,7 +437,7 @@ class PendingDecision:
         Returns False if an earlier record is not folded yet: it is to be fetched. Raises `Lost`,
         and `Halted` if the records cannot be skipped.
         """
-        skip = self._decision
+        skip = self.left
         assert isinstance(skip, RecordSkip)
         log = await self._probe_log(skip.first_offset)
         if log.end_offset <= skip.last_offset:
@@ -448,7 +457,7 @@ class PendingDecision:
             _log_skip(self._partition, position, skipped)
             epoch = read.records[-1].leader_epoch if read.records else position.leader_epoch
             await commit(functools.partial(OpenBatch.skip_offsets, skip=skipped, leader_epoch=epoch))
-        self._decision, self.is_reached = None, False
+        self.left, self.is_reached = None, False
         return True
 
     async def _probe_log(self, offset: int) -> LogProbe:

@@ -33,7 +33,7 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.kafka.clients import close_in_background
+from sessionary.schemas.kafka.clients import close_in_background, is_left_over
 from sessionary.schemas.kafka.log_progress import LogProgress
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.topics import FETCH_BYTES_MAX
@@ -281,13 +281,13 @@ class Fetcher:
             self._next_offsets.pop(message.partition() or 0, None)
         groups = group_by_partition(messages, self._wall_clock_s(), self._clock_ahead_s_max, self._believed_from)
         batches = [self._follow_up(*found) for found in cut_at_unreadable(groups, errors)]
-        for message in errors:
-            self._take_error(message)
         with self._room:
             scheduled = bool(self._waiting)
             self._waiting.extend(batches)
             self._waiting_bytes += sum(batch.size for batch in batches)
             self._note_progress(batches, ends)
+        for message in errors:
+            self._take_error(message)
         if batches and not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
 
@@ -309,7 +309,8 @@ class Fetcher:
         """Log an error, and continue after an error of a partition; librdkafka retries what it may.
 
         If the log does not hold the position, librdkafka stops there. Then the owner gets the log's
-        first record, and asks the log about the records before it.
+        first record, and asks the log about the records before it. If it is another offset that the
+        log does not hold, the position is assigned once more.
         """
         partition, error = message.partition() or 0, cast(KafkaError, message.error())
         _log.warning(
@@ -322,8 +323,11 @@ class Fetcher:
         if error.code() != KafkaError._AUTO_OFFSET_RESET:
             return
         if places := self._assigned_places(partition):
+            begin = OFFSET_BEGINNING
+            if (fetched := self._fetched.get(partition)) is not None and is_left_over(message, fetched.next_offset):
+                begin = fetched.next_offset
             self._consumer.incremental_unassign(places)
-            self._consumer.incremental_assign([TopicPartition(self._topic, partition, OFFSET_BEGINNING)])
+            self._consumer.incremental_assign([TopicPartition(self._topic, partition, begin)])
 
     def _note_progress(self, batches: Sequence[FetchedBatch], ends: Mapping[int, int]) -> None:
         for batch in batches:

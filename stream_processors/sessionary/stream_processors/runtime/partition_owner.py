@@ -21,7 +21,7 @@ from typing import Any
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
-from sessionary.stream_processors.core.model import LogRecord, RecentVerdicts
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
@@ -248,6 +248,14 @@ class PartitionOwner:
         """Announce rules between two batches, unless they or later ones are decided already."""
         self.rules_request = request
         self._arrived.set()
+
+    @property
+    def decision_left(self) -> OperatorDecision | None:
+        """The decision with which the owner began, until it is carried out.
+
+        None for a setting of the clock: the broker's time has passed since, so it is asked again.
+        """
+        return None if isinstance(self._decision.left, ClockSetting) else self._decision.left
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""

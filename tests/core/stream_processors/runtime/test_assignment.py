@@ -15,7 +15,13 @@ from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment, find_own_repair, waits_for_repair, with_way_out
-from sessionary.stream_processors.runtime.decisions import BrokerTime, OperatorDecision
+from sessionary.stream_processors.runtime.decisions import (
+    BrokerTime,
+    GapAcceptance,
+    OperatorDecision,
+    RecordSkip,
+    TruncationAcceptance,
+)
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
@@ -202,6 +208,36 @@ def test_an_owner_that_fails_is_replaced(monkeypatch: pytest.MonkeyPatch, error:
             await bench.seen(lambda: bench.assignment.owners[0] not in former)
             former.add(bench.assignment.owners[0])
             assert bench.metrics.errors.labels("reopened")._value.get() == failures
+
+    run(story)
+
+
+SKIP = RecordSkip(4, 6, "it is damaged", "alice", Halted("batch_unreadable", "reported so", offset=4))
+
+
+@pytest.mark.parametrize(
+    ("decision", "error", "left"),
+    [
+        (SKIP, Lost("no answer"), SKIP),
+        (GapAcceptance("gone", "alice"), Lost("no answer"), GapAcceptance("gone", "alice")),
+        (TruncationAcceptance("gone", "alice"), Lost("no answer"), TruncationAcceptance("gone", "alice")),
+        (ClockSetting(1_000, 7, "it leapt", "alice"), Lost("no answer"), None),  # the time has passed
+        (SKIP, ZeroDivisionError(), None),  # it may be the cause
+    ],
+)
+def test_a_decision_outlasts_a_lost_partition(
+    monkeypatch: pytest.MonkeyPatch, decision: OperatorDecision, error: Exception, left: OperatorDecision | None
+) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 0.001)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        await bench.fail_all(Halted("batch_unreadable", "reported so"))
+        bench.assignment.reopen_partition(0, decision)
+        former = bench.assignment.owners[0]
+        await bench.fail_all(error)
+        await bench.seen(functools.partial(bench.is_replaced, former))
+        assert bench.assignment.owners[0].decision_left == left
 
     run(story)
 

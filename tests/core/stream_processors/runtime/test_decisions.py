@@ -29,20 +29,28 @@ SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
 
 
 class DamagedLog:
-    """A reader of a log in which the offsets of one batch cannot be read."""
+    """A reader of a log in which the offsets of one batch cannot be read.
 
-    def __init__(self, damaged: range, end_offset: int) -> None:
-        self.damaged, self.end_offset = damaged, end_offset
+    `leaves_over`: each report of the batch is followed by one of an offset that the log lacks.
+    """
+
+    def __init__(self, damaged: range, end_offset: int, *, leaves_over: bool = False) -> None:
+        self.damaged, self.end_offset, self.leaves_over = damaged, end_offset, leaves_over
         self.next_offset = self.assigned = 0
+        self._left_over: list[Message] = []
 
     def assign(self, places: list[TopicPartition]) -> None:
         self.next_offset, self.assigned = places[0].offset, self.assigned + 1
 
     def poll(self, _timeout_s: float) -> Message:
         offset = self.next_offset
+        if self._left_over:
+            return self._left_over.pop()
         if offset >= self.end_offset:
             return end_of(0, offset)
         if offset in self.damaged:
+            if self.leaves_over:
+                self._left_over.append(message(0, 1 << 62, error=KafkaError(KafkaError._AUTO_OFFSET_RESET)))
             return message(0, self.damaged.start, error=KafkaError(KafkaError._BAD_COMPRESSION))
         self.next_offset += 1
         return message(0, offset)
@@ -61,12 +69,13 @@ def read_log(monkeypatch: pytest.MonkeyPatch, log: DamagedLog, first: int, last:
     return [record.offset for record in read.records], read.next_offset
 
 
+@pytest.mark.parametrize("leaves_over", [False, True])
 @pytest.mark.parametrize("after", [0, 1, 50])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1_000])
 def test_a_batch_that_cannot_be_read_is_skipped_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, size: int, after: int
+    monkeypatch: pytest.MonkeyPatch, size: int, after: int, leaves_over: bool
 ) -> None:
-    log = DamagedLog(range(5, 5 + size), 5 + size + after)
+    log = DamagedLog(range(5, 5 + size), 5 + size + after, leaves_over=leaves_over)
     assert read_log(monkeypatch, log, 5, 5) == ([], 5 + size)
     assert log.assigned <= 25, "the end is searched for by halves"
     middle = 5 + size // 2
@@ -156,7 +165,7 @@ def test_a_broker_that_does_not_answer_loses_the_partition(monkeypatch: pytest.M
 
 
 def test_a_log_that_lost_very_much_is_not_filled() -> None:
-    with pytest.raises(Lost, match="at most 1000000 are filled"):
+    with pytest.raises(Halted, match="at most 1,000,000 are filled"):
         fill_log(SETTINGS, 0, LogProbe(0, 9), 9 + FILL_MAX + 1)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
@@ -95,6 +95,42 @@ class IdleConsumer:
 
     def assignment(self) -> list[TopicPartition]:
         return []
+
+
+class AssignedConsumer(IdleConsumer):
+    """A consumer of partition 1; it keeps where it was to begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: list[int] = []
+
+    def assignment(self) -> list[TopicPartition]:
+        return [TopicPartition("events", 1)]
+
+    def incremental_unassign(self, places: list[TopicPartition]) -> None:
+        assert [place.partition for place in places] == [1]
+
+    def incremental_assign(self, places: list[TopicPartition]) -> None:
+        self.begins += [place.offset for place in places]
+
+    def pause(self, places: list[TopicPartition]) -> None:
+        raise AssertionError(places)
+
+
+@pytest.mark.parametrize(("lacked", "begin"), [(6, OFFSET_BEGINNING), (1 << 62, 6), (-1001, OFFSET_BEGINNING)])
+def test_only_a_log_that_lacks_the_position_is_read_from_its_beginning(lacked: int, begin: int) -> None:
+    consumer = AssignedConsumer()
+    error = message(1, lacked, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))
+
+    def story(test: Delivered) -> None:
+        test.fetcher._consumer = cast(Consumer, consumer)
+        test.fetcher._topic = "events"
+        test.fetcher.fetch_from(1, 4)
+        test.fetcher._commands.popleft()()
+        test.fetcher._hand_over(message(1, 4), [message(1, 5), error])
+
+    assert Delivered(story).batches == [(1, [4, 5])]
+    assert consumer.begins == [4, begin]
 
 
 @pytest.mark.parametrize("freed_by", ["delivery", "drop"])

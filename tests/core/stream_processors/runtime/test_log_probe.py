@@ -72,11 +72,15 @@ def test_the_fault_says_which_offsets_what_it_means_and_what_to_do() -> None:
 
 
 class ScriptedReader:
-    """A reader of a log of offsets 0 to 9, of which some lie in a batch that cannot be read."""
+    """A reader of a log of offsets 0 to 9, of which some lie in a batch that cannot be read.
+
+    Each report of the batch is followed by one of an offset that the log lacks.
+    """
 
     def __init__(self, unreadable: range) -> None:
         self._unreadable = unreadable
         self._next = 0
+        self._left_over: list[Message] = []
 
     def get_watermark_offsets(self, _: TopicPartition, timeout: float) -> tuple[int, int]:
         return 0, 10
@@ -85,7 +89,10 @@ class ScriptedReader:
         self._next = places[0].offset
 
     def poll(self, _: float) -> Message:
+        if self._left_over:
+            return self._left_over.pop()
         if self._next in self._unreadable:
+            self._left_over.append(message(0, 1 << 62, error=KafkaError(KafkaError._AUTO_OFFSET_RESET)))
             return message(0, self._unreadable.start, error=KafkaError(KafkaError._BAD_COMPRESSION))
         self._next += 1
         return message(0, self._next - 1)
