@@ -170,7 +170,7 @@ def _check_driver() -> str:
         producer.poll(0)
     except KafkaException as error:
         raise _CheckError(f"{driver} cannot end a transaction of its own mock: {error}", _DRIVER_ADVICE) from None
-    if ends.is_doubtful or not driver_log.versions:
+    if ends.doubt is not None or not driver_log.versions:
         raise _CheckError(
             f"{driver} does not log a transaction's end as expected: its partition would be opened again after each",
             _DRIVER_ADVICE,
