@@ -57,6 +57,7 @@ from sessionary.producers.durable.run_block import Run
 from sessionary.producers.durable.tool import current_tool_key, tool
 from sessionary.producers.errors import (
     AuthenticationFailed,
+    BoundReached,
     ClientClosed,
     DeliveryFailed,
     EncodeError,
@@ -208,6 +209,7 @@ __all__ = [
     "Backlog",
     "BeatsWith",
     "BlockMetadata",
+    "BoundReached",
     "CleanupAction",
     "CleanupHandler",
     "CleanupRequest",

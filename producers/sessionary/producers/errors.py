@@ -3,7 +3,8 @@
 SessionaryError
 ├── Invalid(reason, detail)        bad input: a name, id or value; retrying does not help
 │   ├── EncodeError                a value does not fit its event's schema
-│   └── NotAllowed(state, event_type)  the session's state or owner does not allow the verb
+│   ├── NotAllowed(state, event_type)  the session's state or owner does not allow the verb
+│   └── BoundReached               a session or run has as many parts as it may have
 ├── Unavailable(retry_after_s)     Kafka or the control API does not answer; retry the call
 ├── SettingsError                  a setting is missing or malformed
 │   └── SpoolUnusable              the spool's folder cannot be used
@@ -56,6 +57,18 @@ class NotAllowed(Invalid):
         super().__init__(reason, detail)
         self.state = state
         self.event_type = event_type
+
+
+class BoundReached(Invalid):
+    """A session has as many open runs, or a run or session as many parts, as it may have.
+
+    Raised before the work begins, and nothing was sent. Counts what this object has begun, and what
+    a run had when it was resumed.
+
+    Attributes:
+        reason: The reason that the processor would give: `too_many_runs` or `too_many_children`.
+        detail: What is full, what did not begin, and the remedy, for people.
+    """
 
 
 class ProducerError(SessionaryError):
@@ -357,6 +370,7 @@ __all__ = [
     "ArtifactDeleted",
     "ArtifactMissing",
     "AuthenticationFailed",
+    "BoundReached",
     "ClientClosed",
     "DeliveryFailed",
     "EncodeError",

@@ -261,6 +261,8 @@ class Run(ReportedBlock):
             The output of `function`, once the broker has it.
 
         Raises:
+            BoundReached: The run has as many steps, calls and artifacts as it may have; `function`
+                was not called.
             Invalid: JSON cannot hold the output, or the name is too long.
             ResultTooLarge: The output fits into no event, and the client has no library of
                 artifacts (`SessionClient(artifacts=...)`), which keeps outputs above 256 KiB.
@@ -430,6 +432,8 @@ class Run(ReportedBlock):
             if recorder.quotas() and known.run.state != "completed":
                 yield from wait_admitted(recorder, run_id, fields, wait_s)
             self._adopt(known)
+            if not self.is_complete:
+                yield Do(partial(self._count_known, known))
             if self.is_complete:
                 self.result = yield Do(partial(load_value, recorder.artifacts, known.run.result_json))
             else:
@@ -456,6 +460,14 @@ class Run(ReportedBlock):
             self._steps.is_over = True
             self.artifact_id = known.run.artifact_id
 
+    def _count_known(self, known: KnownRun) -> None:
+        """Count what a resumed run has, so that it begins nothing for which there is no room."""
+        recorder, run_id = self._recorder, self.run_id
+        artifacts = recorder.known.fetch_artifacts(recorder.key.session_id, run_id, None, recorder.timeout_s)
+        names, keys = [step.name for step in known.steps], [call.idem_key for call in known.calls]
+        ids = [artifact.artifact_id for artifact in artifacts]
+        recorder.change_begun(lambda begun: begun.adopt_run(run_id, names, keys, ids))
+
     def _send(self, payload: Payload) -> str:
         return self._reporter.send_event(payload, self._start.fields)
 
@@ -471,6 +483,12 @@ class Run(ReportedBlock):
 
     def _report_end(self, error: BaseException | None) -> None:
         self._beats.stop()
+        try:
+            self._send_end(error)
+        finally:
+            self._recorder.change_begun(lambda begun: begun.leave_run(self.run_id))
+
+    def _send_end(self, error: BaseException | None) -> None:
         if isinstance(error, ToolCallUnresolved):
             return  # the processor holds the run until the call is resolved
         # The processor accepts the end of an attached run in state Active only.
