@@ -32,6 +32,16 @@ class FileLock:
         self._fd = fd
         _held.add(path)
 
+    @property
+    def is_lost(self) -> bool:
+        """True if the file was removed, or moved away: another process may lock one of its name."""
+        if self._fd < 0:
+            return True
+        try:
+            return os.fstat(self._fd).st_nlink == 0 or not self.path.exists()
+        except OSError:
+            return True
+
     def release(self) -> None:
         """Free the lock; its file stays. In a forked child the parent keeps the lock."""
         if self._fd >= 0:

@@ -11,7 +11,9 @@ Not thread-safe: `transport` holds one lock around it.
 import time
 from collections import Counter, deque
 from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked
 from sessionary.producers.delivery.spool.orphans import (
@@ -156,6 +158,22 @@ _ORPHAN_BYTES_SENT_MAX = 4 << 20
 AGE_LIMIT_MS = 7 * 86_400_000
 
 
+class WatchedFiles(NamedTuple):
+    """The segments and locks whose files others may remove."""
+
+    segments: list[Segment]
+    locks: list[FileLock]
+
+    def find_lost(self) -> bool:
+        """Return whether a file is missing, or a segment has none."""
+        return any(one.needs_file for one in self.segments) or any(lock.is_lost for lock in self.locks)
+
+    def count_removed(self) -> int:
+        """Return how many files were removed by others."""
+        segments = sum(one.has_lost_file for one in self.segments)
+        return segments + sum(lock.is_lost for lock in self.locks)
+
+
 class Spool:
     """The queue of this process's events, and that of the events of dead processes.
 
@@ -172,6 +190,8 @@ class Spool:
         """
         self._folder = folder
         self._producer_id = producer_id
+        self._name = producer_id  # of lock and segments; another one once a process took them over
+        self._renamed = 0
         self._bytes_max = bytes_max
         self._memory_bytes_max = 0  # The first segment has to be a file
         self._disk_retry_s = 0.0
@@ -334,6 +354,60 @@ class Spool:
             kept.write(encode_frame(0, frame))
         return path
 
+    def watched_files(self) -> "WatchedFiles":
+        """Return the segments and locks whose files others may remove."""
+        segments = [*self._orphans.segments, *self._own.segments]
+        return WatchedFiles(segments, [self._lock, *self._orphan_locks])
+
+    def restore_locks(self) -> None:
+        """Make the folder, and locks whose files were removed, again. Raises `OSError`.
+
+        If another process has taken the own segments over meanwhile, they get another name.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._lock.is_lost:
+            self._lock.release()
+            try:
+                self._lock = create_locked(self._lock.path)
+            except FileExistsError:
+                self._renamed += 1
+                self._name = f"{self._producer_id}-{self._renamed}"
+                self._lock = create_locked(self._folder / f"{self._name}.lock")
+                for segment in self._own.segments:
+                    segment.is_removed = segment.is_removed or not segment.in_memory
+        for lock in [each for each in self._orphan_locks if each.is_lost]:
+            lock.release()
+            self._orphan_locks.remove(lock)
+            with suppress(FileExistsError):  # that process sends the events too: they are known as duplicates
+                lock.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._orphan_locks.append(create_locked(lock.path))
+
+    def restore_segment(self, segment: Segment) -> int:
+        """Write a segment that has no file into a new one; return the number of its events.
+
+        Raises `OSError`.
+        """
+        queue = self._orphans if segment.orphan else self._own
+        if segment not in queue.segments or not segment.needs_file:
+            return 0  # it is done meanwhile
+        path = segment.path
+        if not segment.orphan:
+            path = self._folder / f"{self._name}.{path.name.split('.', 1)[1]}"
+        segment.restore_file(path)
+        if segment is self._tail:
+            self.disk_error = None
+        return len(segment.outstanding)
+
+    def keep_in_memory(self, failure: OSError) -> int:
+        """Note that segments without a file stay so for now; return the number of their events."""
+        left = [one for one in self.watched_files().segments if one.needs_file]
+        for segment in left:
+            segment.is_removed = segment.has_lost_file
+            segment.in_memory = True
+        if self._tail.in_memory:
+            self.disk_error, self._disk_retry_s = failure, time.monotonic() + _DISK_RETRY_S
+        return sum(len(segment.outstanding) for segment in left)
+
     def close(self) -> list[OnReceipt | None]:
         """Remove segments that are done, leave the rest to the next client, release the locks.
 
@@ -386,7 +460,7 @@ class Spool:
         """Free locks; a file stays if it has segments, which the next process finds by it."""
         owners = segment_owners(self._folder) if locks else set()
         for lock in locks:
-            if owner_of(lock.path) in owners:
+            if owner_of(lock.path) in owners or lock.is_lost:
                 lock.release()
             else:
                 lock.remove()
@@ -398,12 +472,14 @@ class Spool:
     def _add_segment(self, length: int) -> Segment:
         """Add a segment with room for a frame of `length` bytes. Raises `OSError`."""
         self._number += 1
-        path = self._folder / f"{self._producer_id}.{self._number:08d}.seg"
+        path = self._folder / f"{self._name}.{self._number:08d}.seg"
         capacity = max(self._segment_bytes, length)
         try:
             segment = create_segment(path, capacity)
         except OSError as error:
-            held = sum(len(one.map) for one in self._own.segments if one.in_memory and one.outstanding)
+            # One whose file was removed has its bytes on disk as long as it is mapped.
+            in_memory = (one for one in self._own.segments if one.in_memory and not one.is_removed)
+            held = sum(len(one.map) for one in in_memory if one.outstanding)
             capacity = max(min(capacity, self._memory_bytes_max - held), length)
             if held + capacity > self._memory_bytes_max:
                 raise

@@ -23,7 +23,14 @@ from sessionary.producers.delivery.kafka_producer import error_reason
 from sessionary.producers.delivery.spool.orphans import Claim, release_claim
 from sessionary.producers.delivery.spool.segment import Frame, FramePosition
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, SpoolDamaged, Unavailable
+from sessionary.producers.errors import (
+    ClientClosed,
+    Invalid,
+    SettingsError,
+    SpoolDamaged,
+    SpoolRemoved,
+    Unavailable,
+)
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
@@ -66,6 +73,7 @@ _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
 _ROOM_WAIT_S = 0.02
 _LOOK_PAUSE_S = 0.005  # between two looks for new events: those that come meanwhile form one batch
+_FILES_PAUSE_S = 1.0  # between two looks at the files
 _LOOKS_MAX = 4  # in vain, before the sender sleeps
 _NEW_EVENTS_MAX = 500  # that wait for the sender; then `send` queues them
 # Errors of the record itself: sending it again cannot help.
@@ -110,6 +118,9 @@ class SpoolTransport(DirectTransport):
         self._decoder = Decoder()
         self._full = False
         self._in_memory = False  # As far as it knows
+        self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
+        self._removed_reported = False
+        self._lost_at_close = 0
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
         self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over
@@ -207,6 +218,9 @@ class SpoolTransport(DirectTransport):
     def _settle_reports(self) -> None:
         """Settle one round of delivery reports. Takes the lock briefly: the agent needs it."""
         self._check_progress()
+        if time.monotonic() >= self._look_at_files_s:
+            self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
+            self._restore_files()
         reports = [self.delivery_reports.popleft() for _ in range(len(self.delivery_reports))]
         if not reports:
             with self._lock:
@@ -225,6 +239,34 @@ class SpoolTransport(DirectTransport):
         if outside is not None:
             self._give_producer_up(outside[0].generation, outside[1])
         self._report_settled(settled)
+
+    def _restore_files(self) -> None:
+        """Write the events anew that are in no file any more. Looks without the lock."""
+        with self._lock:
+            watched = self._spool.watched_files()
+        if not watched.find_lost():
+            self._removed_reported = False
+            return
+        removed, kept, failure = 0, 0, None
+        try:
+            with self._lock:
+                watched = self._spool.watched_files()  # some may have been done
+                removed = watched.count_removed()
+                self._spool.restore_locks()
+            for segment in watched.segments:
+                with self._lock:  # for one at a time: the agent needs it
+                    kept += self._spool.restore_segment(segment)
+        except OSError as error:
+            failure = error
+        at_risk = 0
+        if failure is not None:
+            with self._lock:
+                at_risk = self._spool.keep_in_memory(failure)
+        if removed and not self._removed_reported:
+            self._counts.count_error("spool_removed")
+            self._in_memory = self._in_memory or failure is not None
+            self._on_error(SpoolRemoved(self._settings.spool_folder, removed, kept, at_risk, failure))
+        self._removed_reported = bool(removed) and failure is not None
 
     def _report_settled(self, settled: list[tuple[OutRecord, Receipt, OnReceipt | None]]) -> None:
         failed = 0
@@ -413,15 +455,30 @@ class SpoolTransport(DirectTransport):
         """Close the files of the parent process, in a forked child. Takes no lock."""
         self._spool.abandon()
 
+    def close(self, timeout_s: float) -> int:
+        """Drain, stop, and return how many events the spool keeps; all within `timeout_s`."""
+        left = super().close(timeout_s)
+        lost, self._lost_at_close = self._lost_at_close, 0
+        if lost:
+            self._on_error(
+                ClientClosed(
+                    f"{lost} events were not acknowledged before the client closed, and are lost: they were in memory "
+                    "only, as the spool could make no file"
+                )
+            )
+        return max(left - lost, 0)
+
     def _stop_threads(self, deadline: float) -> None:
         with self._lock:
             self._generation += 1  # ignores the reports of the purge: the file still has the events
             self._work.notify_all()
         join_thread(self._sender, deadline - time.monotonic())
         self._kafka.close(deadline - time.monotonic())
+        self._restore_files()  # so that what is left is kept
         with self._lock:
             lost = self._spool.close()
             self._counts.failed += len(lost)
+        self._lost_at_close = len(lost)
         for on_receipt in lost:  # outside the lock: the callbacks may use the client
             if on_receipt is not None:
                 on_receipt(Receipt(None, None, "the client was closed, and the event was in memory only"))
