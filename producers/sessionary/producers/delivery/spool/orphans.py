@@ -1,17 +1,22 @@
 """The files of dead processes in a spool's folder, and how they are taken over."""
 
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked, try_lock
 from sessionary.producers.delivery.spool.segment import (
+    Frame,
     Segment,
     SegmentScan,
+    create_segment,
+    encode_frame,
     frame_key,
     map_file,
+    read_frame,
     read_segment,
     scan_segment,
     set_aside,
@@ -29,6 +34,7 @@ class Claim(NamedTuple):
     segments: list[Segment]  # In order, with at least one readable frame each
     damages: list[SpoolDamaged]
     more: bool  # Others are left, because these have as many bytes as were asked for
+    old: int = 0  # Number of spools that are left, because they have older events than were asked for
 
 
 def segment_paths(folder: Path, owner: str) -> list[Path]:
@@ -55,32 +61,53 @@ def refuse_older_form(folder: Path) -> None:
         )
 
 
-def claim_orphans(folder: Path, bytes_max: int) -> Claim:
-    """Lock and read the spools of dead processes, the longest dead first.
+def claim_orphans(folders: Iterable[Path], bytes_max: int, oldest_ms: int = 0) -> Claim:
+    """Lock and read the spools of dead processes in some folders, the longest dead first.
 
-    Takes no further one once they have `bytes_max` bytes. Raises `OSError`.
+    Takes no further one once they have `bytes_max` bytes, and none with an event that was written
+    before `oldest_ms` (ms since the epoch). Raises `OSError`.
     """
     claim = Claim([], [], [], more=False)
-    size = 0
+    size = old = 0
+    try:
+        for lock in (lock for folder in folders for lock in _locks_of_dead(folder)):
+            if size >= bytes_max:
+                lock.release()
+                return claim._replace(more=True, old=old)
+            found = _read_spool(lock)
+            if any(segment.written_ms(segment.offsets[0]) < oldest_ms for segment in found.segments):
+                claim.damages.extend(damage for damage in found.damages if not damage.path.exists())  # set aside
+                release_claim(found)
+                old += 1
+                continue
+            claim.damages.extend(found.damages)
+            if not found.segments:  # it died without an event, or all of them are lost
+                lock.remove()
+                continue
+            claim.segments.extend(found.segments)
+            claim.locks.append(lock)
+            size += sum(segment.size for segment in found.segments)
+    except OSError:
+        release_claim(claim)
+        raise
+    return claim._replace(old=old)
+
+
+def _locks_of_dead(folder: Path) -> Iterator[FileLock]:
     _remove_left(folder)
-    for lock in _free_locks(folder):
-        if size >= bytes_max:
-            lock.release()
-            return claim._replace(more=True)
-        claimed = len(claim.segments)
-        try:
-            for path in segment_paths(folder, owner_of(lock.path)):
-                _read_orphan(path, claim)
-        except OSError:
-            release_claim(claim)
-            lock.release()
-            raise
-        if len(claim.segments) == claimed:  # it died without an event, or all of them are lost
-            lock.remove()
-            continue
-        claim.locks.append(lock)
-        size += sum(segment.size for segment in claim.segments[claimed:])
-    return claim
+    yield from _free_locks(folder)
+
+
+def _read_spool(lock: FileLock) -> Claim:
+    """Read the spool of a dead process, whose lock is held. Raises `OSError`."""
+    found = Claim([lock], [], [], more=False)
+    try:
+        for path in segment_paths(lock.path.parent, owner_of(lock.path)):
+            _read_orphan(path, found)
+    except OSError:
+        release_claim(found)
+        raise
+    return found
 
 
 def release_claim(claim: Claim) -> None:
@@ -156,6 +183,8 @@ class SpoolSummary(NamedTuple):
     oldest_age_s: float | None  # age of the oldest event; None without one
     damaged: int  # Events that cannot be read
     set_aside: int  # Files that were kept as .damaged earlier
+    old: int  # Events that were written before the moment that was asked about
+    expired: int  # Events that were given up: too old, or none that can be sent
 
 
 class SegmentFinding(NamedTuple):
@@ -173,15 +202,17 @@ def spool_folders(spool_dir: Path) -> list[Path]:
     return sorted(path for path in spool_dir.iterdir() if path.is_dir()) if spool_dir.is_dir() else []
 
 
-def summarize_folder(folder: Path) -> list[SpoolSummary]:
+def summarize_folder(folder: Path, oldest_ms: int = 0) -> list[SpoolSummary]:
     """Return each process's spool in a folder. Reads every file.
 
-    Raises `OSError`, `SpoolUnusable` for segments of an older form.
+    `oldest_ms`: events that were written before it, in ms since the epoch, count as old. Raises
+    `OSError`, `SpoolUnusable` for segments of an older form.
     """
     refuse_older_form(folder)
     aside = [owner_of(path) for path in folder.glob("*.damaged")]
-    owners = segment_owners(folder) | {owner_of(path) for path in folder.glob("*.lock")} | set(aside)
-    return [_summarize_spool(folder, owner, aside.count(owner)) for owner in sorted(owners)]
+    others = {owner_of(path) for pattern in ("*.lock", "*.expired") for path in folder.glob(pattern)}
+    owners = segment_owners(folder) | others | set(aside)
+    return [_summarize_spool(folder, owner, aside.count(owner), oldest_ms) for owner in sorted(owners)]
 
 
 def verify_folder(folder: Path) -> Iterator[SegmentFinding]:
@@ -195,6 +226,11 @@ def verify_folder(folder: Path) -> Iterator[SegmentFinding]:
         for path in segment_paths(folder, owner):
             if (scan := _scan_file(path)) is not None:
                 yield SegmentFinding(path, alive, len(scan.offsets), scan.lost, scan.damage)
+    for path in sorted(folder.glob("*.expired")):
+        frames, end = read_expired(path)
+        damage = None if end == path.stat().st_size else f"damaged from byte {end} on"
+        alive = _is_alive(folder, owner_of(path))
+        yield SegmentFinding(path, alive, len(frames), 0 if damage is None else 1, damage)
     for path in sorted(folder.glob("*.damaged")):
         if (scan := _scan_file(path)) is not None:
             yield SegmentFinding(
@@ -202,20 +238,66 @@ def verify_folder(folder: Path) -> Iterator[SegmentFinding]:
             )
 
 
-def _summarize_spool(folder: Path, owner: str, set_aside: int) -> SpoolSummary:
-    events = size = lost = 0
+def _summarize_spool(folder: Path, owner: str, set_aside: int, oldest_ms_asked: int) -> SpoolSummary:
+    events = size = lost = old = 0
     oldest_ms: int | None = None
     for path in segment_paths(folder, owner):
         scan = _scan_file(path)
         if scan is None:
             continue
         events, lost, size = events + len(scan.offsets), lost + scan.lost, size + path.stat().st_size
-        if scan.offsets and oldest_ms is None:
+        if scan.offsets:
             mapped = map_file(path)
-            oldest_ms = written_ms(mapped, scan.offsets[0])
+            written = [written_ms(mapped, offset) for offset in scan.offsets]
             mapped.close()
+            old += sum(at < oldest_ms_asked for at in written)
+            oldest_ms = written[0] if oldest_ms is None else oldest_ms
     age_s = None if oldest_ms is None else max(time.time() - oldest_ms / 1e3, 0.0)
-    return SpoolSummary(folder, owner, _is_alive(folder, owner), events, size, age_s, lost, set_aside)
+    expired = len(read_expired(folder / f"{owner}.expired")[0])
+    alive = _is_alive(folder, owner)
+    return SpoolSummary(folder, owner, alive, events, size, age_s, lost, set_aside, old, expired)
+
+
+# Events that were given up, in the file of their process: frames one after the other.
+
+
+def read_expired(path: Path) -> tuple[list[Frame], int]:
+    """Return the readable frames of a file, and where they end; none if there is no file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    frames: list[Frame] = []
+    end = 0
+    while (found := read_frame(data, end)) is not None:
+        end, frame = found
+        frames.append(frame)
+    return frames, end
+
+
+def revive_expired(folder: Path) -> int:
+    """Make the given-up events of dead processes ones that are sent again; return their number.
+
+    A rest that cannot be read is set aside. Raises `OSError`.
+    """
+    revived = 0
+    for path in sorted(folder.glob("*.expired")):
+        if _is_alive(folder, owner_of(path)):
+            continue
+        frames, end = read_expired(path)
+        if frames:
+            content = [encode_frame(number, frame) for number, frame in enumerate(frames)]
+            name = f"{owner_of(path)}-{uuid.uuid4().hex[:8]}.00000001.seg"
+            segment = create_segment(folder / name, sum(map(len, content)))
+            for data in content:
+                segment.write_frame(data, None)
+            segment.map.close()
+        revived += len(frames)
+        if end == path.stat().st_size:
+            path.unlink()
+        else:
+            set_aside(path)
+    return revived
 
 
 def _is_alive(folder: Path, owner: str) -> bool:

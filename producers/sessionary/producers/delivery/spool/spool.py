@@ -10,10 +10,10 @@ Not thread-safe: `transport` holds one lock around it.
 
 import time
 from collections import Counter, deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked
 from sessionary.producers.delivery.spool.orphans import (
@@ -156,6 +156,16 @@ _ORPHAN_BYTES_SENT_MAX = 4 << 20
 # The processor keeps tombstones for the topic's retention plus this, so that a replayed
 # `session_created` never revives an archived session.
 AGE_LIMIT_MS = 7 * 86_400_000
+# The clock that says so may be ahead: then it is noticed within a day, and no event is given up.
+OLD_WAIT_S = 86_400.0
+_OLD_LOOK_S = 600.0  # between two looks whether they are still too old
+OldEvents = Literal["wait", "send", "expire"]
+"""The treatment of dead processes' events that seem older than the limit."""
+
+
+def now_ms() -> int:
+    """Return the time in ms since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 class WatchedFiles(NamedTuple):
@@ -183,12 +193,19 @@ class Spool:
     too.
     """
 
-    def __init__(self, folder: Path, producer_id: str, bytes_max: int, memory_bytes_max: int = 0) -> None:
+    def __init__(
+        self, folder: Path, producer_id: str, bytes_max: int, memory_bytes_max: int = 0, old: OldEvents = "expire"
+    ) -> None:
         """Take over the orphans in `folder`. Raises `SpoolUnusable`.
 
-        If no further file can be made later, up to `memory_bytes_max` of frames go to memory.
+        If no further file can be made later, up to `memory_bytes_max` of frames go to memory. A
+        spool with an event that seems too `old` is taken over at once, or after a day: `wait`.
         """
         self._folder = folder
+        self._other_folders: list[Path] = []  # for the same cluster, by another spelling of its servers
+        self._old = old
+        self._began_s = self._looked_s = time.monotonic()
+        self.old_left = 0  # Number of spools that wait, because they have too old events
         self._producer_id = producer_id
         self._name = producer_id  # of lock and segments; another one once a process took them over
         self._renamed = 0
@@ -332,7 +349,33 @@ class Spool:
 
         Changes nothing here, and may take long: it reads files. Raises `OSError`.
         """
-        return claim_orphans(self._folder, self._bytes_max)
+        self._looked_s = time.monotonic()
+        may_wait = self._old == "wait" and self._looked_s - self._began_s < OLD_WAIT_S
+        oldest_ms = now_ms() - AGE_LIMIT_MS if may_wait else 0
+        return claim_orphans([self._folder, *self._other_folders], self._bytes_max, oldest_ms)
+
+    def look_again(self) -> bool:
+        """Return True if spools that wait are to be looked at again: the clock may be right now."""
+        if self.old_left and time.monotonic() - self._looked_s >= min(_OLD_LOOK_S, OLD_WAIT_S):
+            self._more_orphans = True
+            self.old_left = 0
+            return True
+        return False
+
+    def add_folders(self, folders: Sequence[Path]) -> None:
+        """Take over orphans in other folders too."""
+        self._other_folders += [path for path in folders if path not in (self._folder, *self._other_folders)]
+        self._more_orphans = self._more_orphans or bool(self._other_folders)
+
+    def is_expired(self, segment: Segment, frame: Frame) -> bool:
+        """Return True if a frame is too old to be sent, by the clock and by this client's life.
+
+        An own event is no older than its process, and an orphan has waited for a day.
+        """
+        if self._old == "send" or now_ms() - frame.written_ms <= AGE_LIMIT_MS:
+            return False
+        least_s = OLD_WAIT_S if segment.orphan else AGE_LIMIT_MS / 1_000
+        return self._old == "expire" or time.monotonic() - self._began_s >= least_s
 
     def take_over(self, claim: Claim) -> int:
         """Queue the claimed frames; return their number."""
@@ -342,7 +385,7 @@ class Spool:
             self._held_keys.update(segment.keys.values())
         self._orphan_locks += claim.locks
         self.damages += claim.damages
-        self._more_orphans = claim.more
+        self._more_orphans, self.old_left = claim.more, claim.old
         taken = self._orphans.outstanding - before
         self.taken_over += taken
         return taken
@@ -458,9 +501,9 @@ class Spool:
 
     def _release_locks(self, locks: list[FileLock]) -> None:
         """Free locks; a file stays if it has segments, which the next process finds by it."""
-        owners = segment_owners(self._folder) if locks else set()
+        owners = {folder: segment_owners(folder) for folder in {lock.path.parent for lock in locks}}
         for lock in locks:
-            if owner_of(lock.path) in owners or lock.is_lost:
+            if owner_of(lock.path) in owners[lock.path.parent] or lock.is_lost:
                 lock.release()
             else:
                 lock.remove()

@@ -12,20 +12,25 @@ new producer sends all unacknowledged events again from the file, in order; neve
 alone.
 """
 
+import math
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.kafka_producer import error_reason
+from sessionary.producers.delivery.spool.labels import folders_of_cluster, label_folder
 from sessionary.producers.delivery.spool.orphans import Claim, release_claim
 from sessionary.producers.delivery.spool.segment import Frame, FramePosition
-from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
+from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, OldEvents, Spool
 from sessionary.producers.errors import (
     ClientClosed,
     Invalid,
+    ProducerError,
     SettingsError,
     SpoolDamaged,
     SpoolRemoved,
@@ -104,10 +109,18 @@ class _InFlight:
 class SpoolTransport(DirectTransport):
     """`Transport` for policy `spool`. `send` never blocks and raises only `ClientClosed`."""
 
-    def __init__(self, settings: ProducerSettings, producer_id: str, on_error: OnError) -> None:
-        self._spool = Spool(
-            settings.spool_folder, producer_id, settings.spool_bytes_max, memory_bytes_max=settings.queue_bytes_max
-        )
+    def __init__(
+        self, settings: ProducerSettings, producer_id: str, on_error: OnError, old: OldEvents = "wait"
+    ) -> None:
+        """`old`: the treatment of dead processes' events that seem too old."""
+        self._folder = settings.spool_folder
+        parts = (self._folder, producer_id, settings.spool_bytes_max)
+        self._spool = Spool(*parts, memory_bytes_max=settings.queue_bytes_max, old=old)
+        label_folder(self._folder, settings.bootstrap_servers, settings.topic_prefix)
+        self._cluster_id: str | None = None
+        self._old_reported = self._removed_reported = False
+        self._lost_at_close = 0
+        self._look_at_files_s = math.inf  # the poll thread begins before this is complete
         self._broken = False
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
         try:
@@ -118,9 +131,6 @@ class SpoolTransport(DirectTransport):
         self._decoder = Decoder()
         self._full = False
         self._in_memory = False  # As far as it knows
-        self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
-        self._removed_reported = False
-        self._lost_at_close = 0
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
         self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over
@@ -128,6 +138,7 @@ class SpoolTransport(DirectTransport):
         self._looks_left = 0  # 0: the sender sleeps, or does other work
         self._work = threading.Condition(self._lock)
         self._report_damages()
+        self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
         self._sender = threading.Thread(target=self._run_sender, name="sessionary-spool", daemon=True)
         self._sender.start()
 
@@ -221,6 +232,7 @@ class SpoolTransport(DirectTransport):
         if time.monotonic() >= self._look_at_files_s:
             self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
             self._restore_files()
+            self._look_for_orphans()
         reports = [self.delivery_reports.popleft() for _ in range(len(self.delivery_reports))]
         if not reports:
             with self._lock:
@@ -239,6 +251,46 @@ class SpoolTransport(DirectTransport):
         if outside is not None:
             self._give_producer_up(outside[0].generation, outside[1])
         self._report_settled(settled)
+
+    def adopt_cluster(self, cluster_id: str) -> None:
+        """Take over dead processes of the cluster that named its servers otherwise."""
+        self._cluster_id = cluster_id
+        label_folder(self._folder, self._settings.bootstrap_servers, self._settings.topic_prefix, cluster_id)
+        try:
+            self.add_folders(folders_of_cluster(self._folder, cluster_id, self._settings.topic_prefix))
+        except OSError as error:
+            self._on_error(Unavailable(f"other folders of the spool are left: {error}", _REPLACE_PAUSE_S))
+
+    @property
+    def old_left(self) -> int:
+        """Number of dead processes whose events wait, as they seem too old."""
+        with self._lock:
+            return self._spool.old_left
+
+    def add_folders(self, folders: Sequence[Path]) -> None:
+        """Take over dead processes in other folders too."""
+        with self._lock:
+            if not self._closed:
+                self._spool.add_folders(folders)
+                self._work.notify()
+
+    def _look_for_orphans(self) -> None:
+        """Find further dead processes once the cluster is known, or their time has come."""
+        if (cluster_id := self._kafka.cluster_id) not in (None, self._cluster_id):
+            self.adopt_cluster(cluster_id)
+        with self._lock:
+            old = 0 if self._old_reported else self._spool.old_left
+            if not self._closed and self._spool.look_again():
+                self._work.notify()
+        if old:
+            self._old_reported = True
+            self._on_error(
+                ProducerError(
+                    f"{old} dead processes left events in {self._folder} that are older than "
+                    f"{AGE_LIMIT_MS // 86_400_000} days by the clock of this machine, which may be ahead: they wait "
+                    "for a day, or until the clock is right. To give them up now: sessionary spool drain --old expire"
+                )
+            )
 
     def _restore_files(self) -> None:
         """Write the events anew that are in no file any more. Looks without the lock."""
@@ -262,10 +314,11 @@ class SpoolTransport(DirectTransport):
         if failure is not None:
             with self._lock:
                 at_risk = self._spool.keep_in_memory(failure)
+        label_folder(self._folder, self._settings.bootstrap_servers, self._settings.topic_prefix, self._cluster_id)
         if removed and not self._removed_reported:
             self._counts.count_error("spool_removed")
             self._in_memory = self._in_memory or failure is not None
-            self._on_error(SpoolRemoved(self._settings.spool_folder, removed, kept, at_risk, failure))
+            self._on_error(SpoolRemoved(self._folder, removed, kept, at_risk, failure))
         self._removed_reported = bool(removed) and failure is not None
 
     def _report_settled(self, settled: list[tuple[OutRecord, Receipt, OnReceipt | None]]) -> None:
@@ -422,7 +475,7 @@ class SpoolTransport(DirectTransport):
             self._counts.errors["damaged_segment"] += 1
             self._give_up(position, SpoolDamaged(position.segment.path, 1, f"damaged from byte {position.offset}"))
             return True
-        if time.time_ns() // 1_000_000 - frame.written_ms > AGE_LIMIT_MS:
+        if self._spool.is_expired(position.segment, frame):
             self._counts.expired += 1
             self._counts.errors["expired"] += 1
             self._give_up(
