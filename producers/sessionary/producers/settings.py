@@ -75,8 +75,9 @@ class ProducerSettings(KafkaSettings):
     )
     spool_dir: Path | None = Field(
         default_factory=_state_folder,
-        description="folder of the spool files, on a disk of this machine; one subfolder per cluster and prefix; in a "
-        "container on a volume that outlives it. Without a usable folder the client continues with policy drop",
+        description="folder of the spool files, on a disk of this machine; one subfolder, with a label beside it, per "
+        "name of a cluster and prefix; in a container on a volume that outlives it. Without a usable folder the "
+        "client continues with policy drop",
     )
     spool_bytes_max: int = Field(
         256 << 20, description="size of the spool; when it is full, events are dropped and reported", ge=1 << 16
