@@ -172,3 +172,19 @@ def test_a_segment_in_memory_gets_a_file_once_there_is_room(tmp_path: Path, monk
     last = new_spool(tmp_path, "last")
     assert last.taken_over == n
     last.close()
+
+
+def test_a_folder_that_is_no_longer_accessible_counts_as_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "all" / "folder"
+    own = new_spool(folder)
+    own.append_frame(frame(1), None)
+    folder.parent.rename(tmp_path / "elsewhere")
+    folder.parent.write_text("a file")  # so that a look below it is an error, not an absence
+    watched = own.watched_files()
+    assert (watched.find_lost(), watched.count_removed()) == (True, 2)
+    with pytest.raises(OSError, match="all"):
+        own.restore_locks()
+    assert own.keep_in_memory(OSError("no folder")) == 1
+    assert str(own.disk_error) == "no folder"
+    assert len(own.close()) == 1
+    assert segment_files(tmp_path / "elsewhere" / "folder")
