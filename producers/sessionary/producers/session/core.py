@@ -476,8 +476,9 @@ class SessionCore:
         )
 
     def _change_begun(self, change: Callable[[BegunWork], None]) -> None:
-        with self.lock:
-            change(self.view.begun)
+        if not self.emitter.gate.of_parent:  # in a forked child the parent counts
+            with self.lock:
+                change(self.view.begun)
 
     def is_active(self) -> bool:
         """Return whether the session is Active, as far as the client knows."""

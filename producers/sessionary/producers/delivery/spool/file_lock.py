@@ -38,7 +38,7 @@ class FileLock:
         if self._fd < 0:
             return True
         try:
-            return os.fstat(self._fd).st_nlink == 0 or not self.path.exists()
+            return os.fstat(self._fd).st_nlink == 0 or not has_file(self.path)
         except OSError:
             return True
 
@@ -59,6 +59,15 @@ class FileLock:
             # In this order: a lock that was freed first could be taken and then lose its file.
             self.path.unlink(missing_ok=True)
             self.release()
+
+
+def has_file(path: Path) -> bool:
+    """Return whether a file can be found; False for one in a folder that is not accessible too."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def create_locked(path: Path) -> FileLock:
@@ -160,4 +169,4 @@ else:
         return True
 
 
-__all__ = ["OPEN_FLAGS", "FileLock", "create_locked", "try_lock"]
+__all__ = ["OPEN_FLAGS", "FileLock", "create_locked", "has_file", "try_lock"]

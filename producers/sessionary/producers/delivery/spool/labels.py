@@ -3,6 +3,7 @@
 A folder is named for the spelling of the servers, which is all that a client knows before Kafka
 answers. Its label has this spelling, and the cluster's id once a client of the folder has learned
 it. A client that knows its cluster's id takes over dead processes of all folders with the same id.
+Clusters that share an id, as copies of one configuration may, count as one.
 """
 
 import json

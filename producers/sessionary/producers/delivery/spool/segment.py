@@ -17,7 +17,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS
+from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS, has_file
 from sessionary.producers.ports import OnReceipt
 from sessionary.schemas.codec.compiled_helpers import new_instance
 
@@ -265,7 +265,7 @@ class Segment:
     @property
     def has_lost_file(self) -> bool:
         """True if the file was removed by others, and not replaced since."""
-        return self.is_removed or not (self.in_memory or self.path.exists())
+        return self.is_removed or not (self.in_memory or has_file(self.path))
 
     @property
     def needs_file(self) -> bool:

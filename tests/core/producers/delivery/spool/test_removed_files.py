@@ -1,6 +1,8 @@
 """Others remove files of a spool while its client lives: its events are written anew."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,3 +174,55 @@ def test_a_segment_in_memory_gets_a_file_once_there_is_room(tmp_path: Path, monk
     last = new_spool(tmp_path, "last")
     assert last.taken_over == n
     last.close()
+
+
+def test_a_folder_that_is_no_longer_accessible_counts_as_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "all" / "folder"
+    own = new_spool(folder)
+    own.append_frame(frame(1), None)
+    folder.parent.rename(tmp_path / "elsewhere")
+    folder.parent.write_text("a file")  # so that a look below it is an error, not an absence
+    watched = own.watched_files()
+    assert (watched.find_lost(), watched.count_removed()) == (True, 2)
+    with pytest.raises(OSError, match="all"):
+        own.restore_locks()
+    assert own.keep_in_memory(OSError("no folder")) == 1
+    assert str(own.disk_error) == "no folder"
+    assert len(own.close()) == 1
+    assert segment_files(tmp_path / "elsewhere" / "folder")
+
+
+_VICTIM = """
+import shutil, sys, threading
+from pathlib import Path
+from sessionary.producers import ProducerSettings, SessionClient, SpoolRemoved
+
+found = threading.Event()
+
+def on_error(error):
+    if isinstance(error, SpoolRemoved):
+        found.set()
+
+given = {"bootstrap_servers": sys.argv[1], "spool_dir": Path(sys.argv[2])}
+settings = ProducerSettings.from_env({}, **given)
+client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, on_error=on_error)
+session = client.session(user_id="u")
+session.activity("before")
+shutil.rmtree(sys.argv[2])
+session.activity("after")
+assert found.wait(60)
+session.activity("last")
+print(client.counters.sent, flush=True)
+threading.Event().wait(60)
+"""
+
+
+def test_a_process_that_is_killed_leaves_what_it_wrote_anew(closed_address: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _VICTIM, closed_address, str(tmp_path / "all")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        sent = int(victim.stdout.readline())
+        victim.kill()
+    left = Spool(new_settings(closed_address, tmp_path / "all").spool_folder, "later", 1 << 20)
+    assert left.taken_over == sent == 7
+    left.close()
