@@ -1,5 +1,7 @@
 """A lock file that its process holds for life: free means that the process is dead.
 
+A note in the file says to the next holder which cluster its process has reached.
+
 The kernel frees the lock however the process ends. On Linux and macOS it is `flock`; an interpreter
 without the module `fcntl` uses `lockf`. On Windows it is a byte that `msvcrt` locks.
 """
@@ -12,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 _MODE = 0o600
+_NOTE_BYTES_MAX = 1_024
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _LOOK_S, _LOOKS_MAX = 0.02, 50
 # Locks of this process. `lockf` knows only processes: it would grant a lock that we hold already.
-_held: set[Path] = set()
+_held: dict[Path, "FileLock"] = {}
 
 if sys.platform == "win32":
     OPEN_FLAGS = os.O_RDWR | os.O_BINARY | os.O_NOINHERIT
@@ -30,7 +33,20 @@ class FileLock:
         """Take over the open and locked file descriptor `fd` of `path`."""
         self.path = path
         self._fd = fd
-        _held.add(path)
+        _held[path] = self
+
+    def write_note(self, note: str) -> None:
+        """Replace the note in the file, not its time, which orders the locks. Raises `OSError`."""
+        created_ns = os.fstat(self._fd).st_mtime_ns
+        os.ftruncate(self._fd, 0)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        os.write(self._fd, f"{note}\n".encode())
+        os.utime(self._fd if os.utime in os.supports_fd else self.path, ns=(created_ns, created_ns))
+
+    def read_text(self) -> str:
+        """Return the content of the file. Raises `OSError`."""
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        return os.read(self._fd, _NOTE_BYTES_MAX).decode()
 
     @property
     def is_lost(self) -> bool:
@@ -47,7 +63,7 @@ class FileLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        _held.discard(self.path)
+        _held.pop(self.path, None)
 
     def remove(self) -> None:
         """Free the lock and delete its file."""
@@ -59,6 +75,16 @@ class FileLock:
             # In this order: a lock that was freed first could be taken and then lose its file.
             self.path.unlink(missing_ok=True)
             self.release()
+
+
+def read_note(path: Path) -> str | None:
+    """Return the note in a lock's file; None if there is none that can be read."""
+    try:
+        lock = _held.get(path)  # `lockf` would free a lock of this process whose file is closed
+        note, end, _ = (path.read_text() if lock is None else lock.read_text()).partition("\n")
+    except (OSError, ValueError):
+        return None
+    return note if note and end else None  # without its end it was written in part
 
 
 def has_file(path: Path) -> bool:
@@ -169,4 +195,4 @@ else:
         return True
 
 
-__all__ = ["OPEN_FLAGS", "FileLock", "create_locked", "has_file", "try_lock"]
+__all__ = ["OPEN_FLAGS", "FileLock", "create_locked", "has_file", "read_note", "try_lock"]

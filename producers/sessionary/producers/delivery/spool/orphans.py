@@ -2,12 +2,12 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked, try_lock
+from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked, read_note, try_lock
 from sessionary.producers.delivery.spool.segment import (
     Frame,
     Segment,
@@ -23,6 +23,9 @@ from sessionary.producers.delivery.spool.segment import (
     written_ms,
 )
 from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
+
+Clusters = frozenset[str | None]
+"""Ids of clusters that dead processes have noted; None stands for one that has noted none."""
 
 _LEFT_S = 3_600.0  # A temporary lock file that is older was left by a process that was killed
 
@@ -61,16 +64,17 @@ def refuse_older_form(folder: Path) -> None:
         )
 
 
-def claim_orphans(folders: Iterable[Path], bytes_max: int, oldest_ms: int = 0) -> Claim:
+def claim_orphans(folders: Mapping[Path, Clusters | None], bytes_max: int, oldest_ms: int = 0) -> Claim:
     """Lock and read the spools of dead processes in some folders, the longest dead first.
 
-    Takes no further one once they have `bytes_max` bytes, and none with an event that was written
-    before `oldest_ms` (ms since the epoch). Raises `OSError`.
+    Takes those of a folder that are for one of its clusters, or all: None. Takes no further one
+    once they have `bytes_max` bytes, and none with an event that was written before `oldest_ms` (ms
+    since the epoch). Raises `OSError`.
     """
     claim = Claim([], [], [], more=False)
     size = old = 0
     try:
-        for lock in (lock for folder in folders for lock in _locks_of_dead(folder)):
+        for lock in (lock for folder, wanted in folders.items() for lock in _locks_of_dead(folder, wanted)):
             if size >= bytes_max:
                 lock.release()
                 return claim._replace(more=True, old=old)
@@ -93,9 +97,9 @@ def claim_orphans(folders: Iterable[Path], bytes_max: int, oldest_ms: int = 0) -
     return claim._replace(old=old)
 
 
-def _locks_of_dead(folder: Path) -> Iterator[FileLock]:
+def _locks_of_dead(folder: Path, wanted: Clusters | None) -> Iterator[FileLock]:
     _remove_left(folder)
-    yield from _free_locks(folder)
+    yield from _free_locks(folder, wanted)
 
 
 def _read_spool(lock: FileLock) -> Claim:
@@ -118,14 +122,16 @@ def release_claim(claim: Claim) -> None:
         lock.release()
 
 
-def _free_locks(folder: Path) -> Iterator[FileLock]:
+def _free_locks(folder: Path, wanted: Clusters | None) -> Iterator[FileLock]:
     """Lock all free spools. Segments without a lock file get one, so that they are found."""
     for path in sorted(folder.glob("*.lock"), key=_created_ns):
+        if wanted is not None and read_note(path) not in wanted:
+            continue
         if (lock := try_lock(path)) is not None:
             for temporary in folder.glob(f"{owner_of(path)}.*.seg.tmp"):  # it was killed meanwhile
                 temporary.unlink(missing_ok=True)
             yield lock
-    for owner in sorted(segment_owners(folder)):
+    for owner in sorted(segment_owners(folder)) if wanted is None or None in wanted else ():
         path = folder / f"{owner}.lock"
         if not path.exists():
             with suppress(FileExistsError):  # another starter was faster
@@ -185,6 +191,7 @@ class SpoolSummary(NamedTuple):
     set_aside: int  # Files that were kept as .damaged earlier
     old: int  # Events that were written before the moment that was asked about
     expired: int  # Events that were given up: too old, or none that can be sent
+    cluster_id: str | None  # That it has reached; None if none is known
 
 
 class SegmentFinding(NamedTuple):
@@ -254,8 +261,8 @@ def _summarize_spool(folder: Path, owner: str, set_aside: int, oldest_ms_asked: 
             oldest_ms = written[0] if oldest_ms is None else oldest_ms
     age_s = None if oldest_ms is None else max(time.time() - oldest_ms / 1e3, 0.0)
     expired = len(read_expired(folder / f"{owner}.expired")[0])
-    alive = _is_alive(folder, owner)
-    return SpoolSummary(folder, owner, alive, events, size, age_s, lost, set_aside, old, expired)
+    alive, cluster_id = _is_alive(folder, owner), read_note(folder / f"{owner}.lock")
+    return SpoolSummary(folder, owner, alive, events, size, age_s, lost, set_aside, old, expired, cluster_id)
 
 
 # Events that were given up, in the file of their process: frames one after the other.

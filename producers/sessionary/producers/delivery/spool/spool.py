@@ -1,6 +1,7 @@
 """The spool: a write-ahead queue of events that Kafka has not acknowledged, in files.
 
-    <producer id>.lock            locked while its client lives; a free one marks orphans
+    <producer id>.lock            locked while its client lives; a free one marks orphans; notes
+                                  the cluster's id once it is known
     <producer id>.<n>.seg         a segment, oldest first; removed once all its frames are done
     <segment>.damaged             a segment with bytes that could not be read; for people
     <producer id>.expired         frames that were too old or cannot be sent, kept for inspection
@@ -10,7 +11,7 @@ Not thread-safe: `transport` holds one lock around it.
 
 import time
 from collections import Counter, deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,6 +19,7 @@ from typing import Literal, NamedTuple
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked
 from sessionary.producers.delivery.spool.orphans import (
     Claim,
+    Clusters,
     claim_orphans,
     owner_of,
     refuse_older_form,
@@ -202,7 +204,8 @@ class Spool:
         spool with an event that seems too `old` is taken over at once, or after a day: `wait`.
         """
         self._folder = folder
-        self._other_folders: list[Path] = []  # for the same cluster, by another spelling of its servers
+        self._other_folders: dict[Path, Clusters] = {}  # by another spelling of the servers
+        self._cluster_ids: set[str] = set()  # That this process has reached
         self._old = old
         self._began_s = self._looked_s = time.monotonic()
         self.old_left = 0  # Number of spools that wait, because they have too old events
@@ -352,7 +355,7 @@ class Spool:
         self._looked_s = time.monotonic()
         may_wait = self._old == "wait" and self._looked_s - self._began_s < OLD_WAIT_S
         oldest_ms = now_ms() - AGE_LIMIT_MS if may_wait else 0
-        return claim_orphans([self._folder, *self._other_folders], self._bytes_max, oldest_ms)
+        return claim_orphans({self._folder: None, **self._other_folders}, self._bytes_max, oldest_ms)
 
     def look_again(self) -> bool:
         """Return True if spools that wait are to be looked at again: the clock may be right now."""
@@ -362,10 +365,18 @@ class Spool:
             return True
         return False
 
-    def add_folders(self, folders: Sequence[Path]) -> None:
-        """Take over orphans in other folders too."""
-        self._other_folders += [path for path in folders if path not in (self._folder, *self._other_folders)]
+    def add_folders(self, folders: Mapping[Path, Clusters]) -> None:
+        """Take over orphans in other folders too, if they are for one of the clusters there."""
+        for path, clusters in folders.items():
+            if path != self._folder:
+                self._other_folders[path] = clusters | self._other_folders.get(path, frozenset())
         self._more_orphans = self._more_orphans or bool(self._other_folders)
+
+    def note_cluster(self, cluster_id: str) -> None:
+        """Note for heirs which cluster the own events are for; nothing if it has changed."""
+        self._cluster_ids.add(cluster_id)
+        with suppress(OSError):  # then only clients with the same spelling take them over
+            self._lock.write_note(cluster_id if len(self._cluster_ids) == 1 else "")
 
     def is_expired(self, segment: Segment, frame: Frame) -> bool:
         """Return True if a frame is too old to be sent, by the clock and by this client's life.

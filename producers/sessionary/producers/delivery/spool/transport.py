@@ -16,15 +16,15 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.kafka_producer import error_reason
-from sessionary.producers.delivery.spool.labels import folders_of_cluster, label_folder
-from sessionary.producers.delivery.spool.orphans import Claim, release_claim
+from sessionary.producers.delivery.spool.labels import folders_of_prefix, label_folder
+from sessionary.producers.delivery.spool.orphans import Claim, Clusters, release_claim
 from sessionary.producers.delivery.spool.segment import Frame, FramePosition
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, OldEvents, Spool
 from sessionary.producers.errors import (
@@ -255,9 +255,12 @@ class SpoolTransport(DirectTransport):
     def adopt_cluster(self, cluster_id: str) -> None:
         """Take over dead processes of the cluster that named its servers otherwise."""
         self._cluster_id = cluster_id
-        label_folder(self._folder, self._settings.bootstrap_servers, self._settings.topic_prefix, cluster_id)
+        with self._lock:
+            if not self._closed:
+                self._spool.note_cluster(cluster_id)
         try:
-            self.add_folders(folders_of_cluster(self._folder, cluster_id, self._settings.topic_prefix))
+            others = folders_of_prefix(self._folder, self._settings.topic_prefix)
+            self.add_folders(dict.fromkeys(others, frozenset({cluster_id})))
         except OSError as error:
             self._on_error(Unavailable(f"other folders of the spool are left: {error}", _REPLACE_PAUSE_S))
 
@@ -267,8 +270,8 @@ class SpoolTransport(DirectTransport):
         with self._lock:
             return self._spool.old_left
 
-    def add_folders(self, folders: Sequence[Path]) -> None:
-        """Take over dead processes in other folders too."""
+    def add_folders(self, folders: Mapping[Path, Clusters]) -> None:
+        """Take over dead processes in other folders too, if they are for one of the clusters."""
         with self._lock:
             if not self._closed:
                 self._spool.add_folders(folders)
@@ -314,7 +317,7 @@ class SpoolTransport(DirectTransport):
         if failure is not None:
             with self._lock:
                 at_risk = self._spool.keep_in_memory(failure)
-        label_folder(self._folder, self._settings.bootstrap_servers, self._settings.topic_prefix, self._cluster_id)
+        label_folder(self._folder, self._settings.bootstrap_servers, self._settings.topic_prefix)
         if removed and not self._removed_reported:
             self._counts.count_error("spool_removed")
             self._in_memory = self._in_memory or failure is not None

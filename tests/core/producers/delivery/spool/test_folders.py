@@ -1,8 +1,10 @@
 """Which dead processes' events a client takes over: by age, and by any spelling of its cluster."""
 
+import os
 import time
 from pathlib import Path
 from typing import cast
+from unittest.mock import ANY
 
 import pytest
 
@@ -10,6 +12,7 @@ from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.delivery import direct_transport
 from sessionary.producers.delivery.spool import orphans
 from sessionary.producers.delivery.spool import spool as spool_module
+from sessionary.producers.delivery.spool.file_lock import read_note
 from sessionary.producers.delivery.spool.labels import FolderLabel, label_path, read_label
 from sessionary.producers.delivery.spool.orphans import read_expired, revive_expired, summarize_folder
 from sessionary.producers.delivery.spool.segment import Frame
@@ -24,12 +27,17 @@ from tests.support.waiting import wait_until
 DAY_MS = 86_400_000
 
 
-def leave_events(folder: Path, name: str, *ages_ms: int) -> None:
-    """Leave a dead process with an event of each age, by this machine's clock."""
+def leave_events(folder: Path, name: str, *ages_ms: int, cluster_id: str | None = None) -> None:
+    """Leave a dead process with an event of each age, by this machine's clock.
+
+    `cluster_id`: of the cluster that it has reached.
+    """
     own, memory = memory_client()
     own.session(user_id="u")
     value = memory.records()[0].value
     dead = Spool(folder, name, 1 << 20, old="wait")
+    if cluster_id is not None:
+        dead.note_cluster(cluster_id)
     for age_ms in ages_ms:
         dead.append_frame(Frame(time.time_ns() // 1_000_000 - age_ms, b"acme:" + name.encode(), None, value), None)
     dead.close()
@@ -146,7 +154,7 @@ def test_one_folder_for_all_spellings_of_the_same_servers(tmp_path: Path) -> Non
     assert len({new_settings(servers, tmp_path).spool_folder for servers in (*others, spellings[0])}) == 5
 
 
-def reach_cluster(of: ProducerSettings, cluster_id: str) -> None:
+def reach_cluster(of: ProducerSettings, cluster_id: str | None) -> None:
     with new_client(of, []) as made:
         kafka_of(made).cluster_id = cluster_id
         look_at_files(made)
@@ -156,11 +164,10 @@ def reach_cluster(of: ProducerSettings, cluster_id: str) -> None:
 def test_dead_processes_that_named_the_same_cluster_otherwise_are_taken_over(tmp_path: Path) -> None:
     alias, other, unknown = (new_settings(servers, tmp_path) for servers in ("alias:9092", "other:9092", "new:9092"))
     prefix = new_settings("alias:9092", tmp_path, topic_prefix="elsewhere")
-    reach_cluster(alias, "cluster-1")
-    reach_cluster(prefix, "cluster-1")
-    reach_cluster(other, "cluster-2")
-    for settings in (alias, other, unknown, prefix):
-        leave_events(settings.spool_folder, settings.spool_folder.name, 0, 0)
+    every = ((alias, "cluster-1"), (other, "cluster-2"), (unknown, None), (prefix, "cluster-1"))
+    for settings, cluster_id in every:
+        reach_cluster(settings, cluster_id)
+        leave_events(settings.spool_folder, settings.spool_folder.name, 0, 0, cluster_id=cluster_id)
     of = new_settings("kafka:9092", tmp_path)
     with new_client(of, []) as made:
         look_at_files(made)
@@ -173,7 +180,46 @@ def test_dead_processes_that_named_the_same_cluster_otherwise_are_taken_over(tmp
         assert (made.counters.replayed, made.counters.delivered) == (2, 2)
     assert list(alias.spool_folder.iterdir()) == []
     assert [len(list(each.spool_folder.glob("*.seg"))) for each in (other, unknown, prefix)] == [1, 1, 1]
-    assert read_label(of.spool_folder) == FolderLabel("kafka:9092", "sessionary", "cluster-1")
+    assert read_label(of.spool_folder) == FolderLabel("kafka:9092", "sessionary")
+
+
+@pytest.mark.usefixtures("_fake_kafka")
+def test_events_go_to_no_cluster_that_only_others_of_their_folder_have_reached(tmp_path: Path) -> None:
+    forward, of = new_settings("localhost:9092", tmp_path), new_settings("staging-kafka:9092", tmp_path)
+    reach_cluster(forward, "staging")
+    reach_cluster(of, "staging")
+    with new_client(forward, []) as killed:  # the forward leads to production now, which is down
+        kafka_of(killed).full = True
+        killed.session(user_id="u")
+        wait_until(lambda: killed.counters.spooled > 0, 60, "the events to wait in the file")
+    (left,) = summarize_folder(forward.spool_folder)
+    assert (left.events > 0, left.cluster_id) == (True, None)
+    with new_client(of, []) as made:
+        kafka_of(made).cluster_id = "staging"
+        look_at_files(made)
+        transport = cast("SpoolTransport", made.core.ports.transport)
+        wait_until(lambda: not transport.may_take_over, 60, "the look at the other folders")
+        assert made.counters.replayed == 0
+    assert summarize_folder(forward.spool_folder) == [left._replace(oldest_age_s=ANY)]
+    with new_client(forward, []) as heir:
+        assert heir.counters.replayed == left.events
+
+
+def test_the_note_of_a_cluster_keeps_the_order_of_locks_and_ends_with_a_second_cluster(tmp_path: Path) -> None:
+    own = Spool(tmp_path, "own", 1 << 20)
+    lock = tmp_path / "own.lock"
+    os.utime(lock, ns=(1, 1_000))
+    own.note_cluster("a-long-id")
+    own.note_cluster("a-long-id")
+    assert (read_note(lock), lock.stat().st_mtime_ns) == ("a-long-id", 1_000)
+    own.note_cluster("b")
+    assert read_note(lock) is None
+    own.note_cluster("b")
+    assert (read_note(lock), lock.stat().st_mtime_ns) == (None, 1_000)
+    lock.write_bytes(b"half an i")
+    assert read_note(lock) is None
+    own.close()
+    assert read_note(lock) is None
 
 
 @pytest.mark.usefixtures("_fake_kafka")

@@ -36,7 +36,7 @@ DirOption = Annotated[
 ]
 _COLUMNS = (
     *("producer_id", "process", "events", "bytes", "oldest_age_s", "old", "expired", "damaged", "set_aside"),
-    *("servers", "folder"),
+    *("servers", "cluster", "folder"),
 )
 _FINDING_COLUMNS = ("file", "process", "events", "lost", "damage")
 _OUTCOMES = ("sent", "expired", "failed", "damaged", "left")
@@ -48,7 +48,8 @@ def list_spools(folder: DirOption = None, data: DataOption = None, as_json: Json
 
     The events of a living client may be acknowledged already. Events are old if they were written
     more than seven days ago by the clock of this machine, and expired if a client has given them up
-    in an .expired file. The servers are those that the folder's last client named.
+    in an .expired file. The servers are those that the folder's last client named; the cluster is
+    the one that the process itself has reached.
     """
     found = list(_find_spools(folder or _spool_dir(_settings(data))))
     rows: list[dict[str, Json]] = [
@@ -64,6 +65,7 @@ def list_spools(folder: DirOption = None, data: DataOption = None, as_json: Json
             "damaged": one.damaged,
             "set_aside": one.set_aside,
             "servers": None if label is None else label.bootstrap_servers,
+            "cluster": one.cluster_id,
         }
         for label, one in found
     ]
@@ -85,23 +87,19 @@ def find_spool_faults(environ: Mapping[str, str]) -> tuple[str, list[str], list[
     None if no client has run here. Folders that are certainly for another cluster or another prefix
     are only counted. Raises `SettingsError`, `OSError`.
     """
-    from sessionary.producers.delivery.spool.labels import read_label
     from sessionary.producers.settings import ProducerSettings
 
     settings = ProducerSettings.from_env(environ)
     found = [] if settings.spool_dir is None else list(_find_spools(settings.spool_dir))
     if not found:
         return None
-    own = read_label(settings.spool_folder)
-    cluster_id = None if own is None else own.cluster_id
+    clusters = {one.cluster_id for _, one in found if one.folder == settings.spool_folder} - {None}
 
-    def is_elsewhere(label: "FolderLabel | None") -> bool:
-        if label is None:
-            return False
-        other_cluster = None not in (label.cluster_id, cluster_id) and label.cluster_id != cluster_id
-        return label.topic_prefix != settings.topic_prefix or other_cluster
+    def is_elsewhere(label: "FolderLabel | None", one: "SpoolSummary") -> bool:
+        other_prefix = label is not None and label.topic_prefix != settings.topic_prefix
+        return other_prefix or (bool(clusters) and one.cluster_id not in {None, *clusters})
 
-    ours = [one for label, one in found if not is_elsewhere(label)]
+    ours = [one for label, one in found if not is_elsewhere(label, one)]
     waiting = sum(one.events for one in ours if one.alive)
     described = (
         f"{settings.spool_dir}: {sum(one.alive for one in ours)} living clients with {waiting} events, "
@@ -178,7 +176,11 @@ def drain_spools(
     ] = Old.wait,
     others: Annotated[
         list[str] | None,
-        typer.Option("--folder", help="Also this folder: its servers are another name of this cluster. Repeatable."),
+        typer.Option(
+            "--folder",
+            help="Also this folder, with the events of processes that never reached Kafka: its servers are another "
+            "name of this cluster. Repeatable.",
+        ),
     ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -186,11 +188,10 @@ def drain_spools(
     """Send the events of dead clients, in the spools of this cluster and prefix, to Kafka.
 
     Needs SESSIONARY_BOOTSTRAP_SERVERS, and the clients' other settings. Living clients are left
-    alone. Folders whose clients named the cluster's servers otherwise are found by the cluster's
-    id, once one of their clients has reached Kafka. The exit code is 1 if events are left.
+    alone. Processes that named the cluster's servers otherwise are found by the cluster's id, if
+    they have reached Kafka. The exit code is 1 if events are left.
     """
     from sessionary.infra.topics import find_cluster_id
-    from sessionary.producers.delivery.spool.labels import folders_of_cluster
     from sessionary.producers.delivery.spool.orphans import revive_expired
 
     settings = _settings(data)
@@ -202,8 +203,9 @@ def drain_spools(
         show_object(dict.fromkeys(_OUTCOMES, 0), as_json=as_json)
         return
     cluster_id = find_cluster_id(settings)  # otherwise the events would wait for Kafka in vain
-    aliases = [] if cluster_id is None else folders_of_cluster(settings.spool_folder, cluster_id, settings.topic_prefix)
-    folders = sorted({settings.spool_folder, *aliases, *named})
+    for path in named:
+        _refuse_foreign(path, settings.topic_prefix, cluster_id)
+    folders = sorted({settings.spool_folder, *named})
     if old is Old.send:
         for path in folders:
             revive_expired(path)
@@ -215,13 +217,45 @@ def drain_spools(
             f"{outcome['left']} events are left in {places}, {outcome['failed']} were refused by Kafka, "
             f"{outcome['damaged']} cannot be read: see the messages above"
         )
-    if elsewhere := [
-        one for _, one in _find_spools(root) if one.events and not one.alive and one.folder not in folders
-    ]:
+    _, elsewhere = _split_spools(root, folders, settings.topic_prefix, cluster_id)
+    if events := sum(one.events for one in elsewhere):
         print_message(
-            f"{sum(one.events for one in elsewhere)} events of dead processes are in folders for other servers: see "
+            f"{events} events of dead processes are in folders for other servers: see "
             "sessionary spool list; if they name this cluster too, add --folder"
         )
+
+
+def _refuse_foreign(folder: Path, topic_prefix: str, cluster_id: str | None) -> None:
+    """Raise `SettingsError` if a folder has events for another prefix or another cluster."""
+    from sessionary.producers.delivery.spool.labels import read_label
+    from sessionary.producers.delivery.spool.orphans import summarize_folder
+
+    label = read_label(folder)
+    if label is not None and label.topic_prefix != topic_prefix:
+        raise SettingsError(
+            f"--folder: {folder} is for the topic prefix {label.topic_prefix}, not {topic_prefix}: drain it with "
+            f"SESSIONARY_TOPIC_PREFIX={label.topic_prefix}"
+        )
+    found = (one.cluster_id for one in summarize_folder(folder) if one.events)
+    if other := next((each for each in found if each not in (None, cluster_id)), None):
+        raise SettingsError(
+            f"--folder: {folder} has events for the cluster {other}, and SESSIONARY_BOOTSTRAP_SERVERS leads to "
+            f"{cluster_id or 'one without an id'}: let it name the servers of {other}"
+        )
+
+
+def _split_spools(
+    root: Path, folders: Sequence[Path], topic_prefix: str, cluster_id: str | None
+) -> "tuple[list[SpoolSummary], list[SpoolSummary]]":
+    """Return the spools of dead processes that a drain takes over, and the others."""
+    ours: list[SpoolSummary] = []
+    others: list[SpoolSummary] = []
+    for label, one in _find_spools(root):
+        is_alias = cluster_id is not None and one.cluster_id == cluster_id
+        is_ours = one.folder in folders or (is_alias and label is not None and label.topic_prefix == topic_prefix)
+        if not one.alive:
+            (ours if is_ours else others).append(one)
+    return ours, others
 
 
 def _drain_spool(
@@ -240,7 +274,7 @@ def _drain_spool(
     try:
         if cluster_id is not None:
             transport.adopt_cluster(cluster_id)
-        transport.add_folders(folders)
+        transport.add_folders(dict.fromkeys(folders, frozenset({cluster_id, None})))
         while True:
             may_take_over = transport.may_take_over  # first: what is taken over later is not in `left`
             left = transport.flush(_LOOK_S)
@@ -252,8 +286,8 @@ def _drain_spool(
         left = transport.close(0.0)
         progress.clear()
     counters = transport.counters
-    found = [one for _, one in _find_spools(settings.spool_folder.parent) if one.folder in folders]
-    left = max(left, sum(one.events for one in found if not one.alive))  # with those that seem too old
+    found, _ = _split_spools(settings.spool_folder.parent, folders, settings.topic_prefix, cluster_id)
+    left = max(left, sum(one.events for one in found))  # with those that seem too old
     values = (counters.delivered, counters.expired, counters.failed, counters.damaged, left)
     return dict(zip(_OUTCOMES, values, strict=True))
 

@@ -122,12 +122,14 @@ def test_drain_has_nothing_to_do_in_an_empty_folder(folder: Path, capfd: pytest.
 DAY_MS = 86_400_000
 
 
-def leave_event(folder: Path, name: str, age_ms: int) -> None:
+def leave_event(folder: Path, name: str, age_ms: int, cluster_id: str | None = None) -> None:
     """Leave the event of a dead process that can be sent."""
     client, memory = memory_client()
     client.session(user_id="u")
     record = memory.records()[0]
     own = Spool(folder, name, 1 << 20, old="wait")
+    if cluster_id is not None:
+        own.note_cluster(cluster_id)
     own.append_frame(Frame(time.time_ns() // 1_000_000 - age_ms, record.key, None, record.value), None)
     own.close()
 
@@ -217,18 +219,25 @@ def test_drain_finds_folders_of_the_same_cluster_and_names_the_others(
 ) -> None:
     root = cluster.spool_folder.parent
     for name, cluster_id in (("alias", "one"), ("other", "two"), ("unknown", None)):
-        leave_event(root / name, f"dead-{name}", 0)
-        label_folder(root / name, f"{name}:9092", "sessionary", cluster_id)
+        leave_event(root / name, f"dead-{name}", 0, cluster_id)
+        label_folder(root / name, f"{name}:9092", "sessionary")
+    leave_event(root / "prefix", "dead-prefix", 0)
+    label_folder(root / "prefix", "kafka:9092", "elsewhere")
     assert run(["spool", "drain", "--json"]) == 0
     rows, err = answer(capfd)
     assert rows == drained(sent=1)
-    assert "2 events of dead processes are in folders for other servers" in err
+    assert "3 events of dead processes are in folders for other servers" in err
     assert run(["spool", "drain", "--folder", "unknown", "--json"]) == 0
     rows, err = answer(capfd)
     assert rows == drained(sent=1)
-    assert "1 events of dead processes" in err
+    assert "2 events of dead processes" in err
     assert run(["spool", "drain", "--folder", "absent"]) == 2
     assert "there is no folder" in capfd.readouterr().err
+    assert run(["spool", "drain", "--folder", "other"]) == 2
+    assert "has events for the cluster two, and SESSIONARY_BOOTSTRAP_SERVERS leads to one" in capfd.readouterr().err
+    assert run(["spool", "drain", "--folder", "prefix"]) == 2
+    assert "is for the topic prefix elsewhere, not sessionary" in capfd.readouterr().err
+    assert [len(list((root / name).glob("*.seg"))) for name in ("other", "prefix")] == [1, 1]
 
 
 def spool_check() -> tuple[bool, str, str] | None:
@@ -240,9 +249,9 @@ def test_doctor_finds_what_dead_processes_left_for_this_cluster(folder: Path) ->
     assert spool_check() is None
     settings = ProducerSettings.from_env()
     living = fill_spool(settings.spool_folder, "living", 3)
-    label_folder(settings.spool_folder, "kafka:9092", "sessionary", "one")
-    leave_event(folder.parent / "other", "other", 0)
-    label_folder(folder.parent / "other", "other:9092", "sessionary", "two")
+    living.note_cluster("one")
+    leave_event(folder.parent / "other", "other", 0, "two")
+    label_folder(folder.parent / "other", "other:9092", "sessionary")
     found = f"{folder.parent}: 1 living clients with 3 events, 1 spools for other clusters"
     assert spool_check() == (True, found, "")
     give_up(folder.parent / "alias", "gone")
