@@ -1,8 +1,10 @@
 """Counts the runs and children that a session's object has begun, and refuses one too many.
 
 The judge has the same bounds (`too_many_runs`, `too_many_children`). Its rejection comes after the
-work was done, so the client counts by itself. It cannot count what others begin in the same
-session, nor the children that the session itself had when this object attached to it.
+work was done, so the client counts by itself. It counts the runs of the blocks that are open here:
+a run that is begun otherwise, queued or only emitted, may be ended by another process. It cannot
+count what others begin in the same session, nor the children that the session itself had when this
+object attached to it.
 """
 
 from collections.abc import Iterable
@@ -17,16 +19,13 @@ from sessionary.schemas.events import (
     RunCancelled,
     RunCompleted,
     RunFailed,
-    RunStarted,
     StepStarted,
     ToolCallStarted,
 )
 from sessionary.schemas.limits import CHILDREN_MAX, CONVERSATION_TURNS_MAX, RUNS_OPEN_MAX
 
 _ENDS: Final = (RunCompleted, RunFailed, RunCancelled)
-COUNTED: Final = frozenset(
-    {AgentRegistered, ArtifactCreated, MessageAppended, RunStarted, StepStarted, ToolCallStarted, *_ENDS}
-)
+COUNTED: Final = frozenset({AgentRegistered, ArtifactCreated, MessageAppended, StepStarted, ToolCallStarted, *_ENDS})
 """The classes of events that change the counts."""
 VALUE_TYPES: Final = frozenset({"tool_arguments", "tool_result", "step_input", "step_output", "run_result"})
 """The types of artifacts that are only a value of recorded work."""
@@ -35,7 +34,7 @@ _NEVER_REFUSED: Final = VALUE_TYPES - {"step_input"}
 
 
 class BegunWork:
-    """The open runs of a session, and the children of each run and of the session itself.
+    """The open blocks of a session's runs, and the children of each run and of the session itself.
 
     Not thread-safe: hold the session's lock.
     """
@@ -53,14 +52,6 @@ class BegunWork:
 
         A reserved call and an agent never are: they wait for the verdict.
         """
-        if isinstance(payload, RunStarted):
-            if run_id not in self._open_runs and len(self._open_runs) >= RUNS_OPEN_MAX:
-                raise BoundReached(
-                    "too_many_runs",
-                    f"session {self._session_id} has {len(self._open_runs)} open runs, which is the most: run {run_id} "
-                    "was not begun, and nothing was sent. End one of them first, or begin it in another session",
-                )
-            return
         if not isinstance(payload, StepStarted | ArtifactCreated):
             return
         begun, child = self._children.get(run_id or ""), _child_of(payload, run_id)
@@ -72,9 +63,7 @@ class BegunWork:
 
     def note(self, payload: Payload, run_id: str | None) -> None:
         """Count an event of one of the classes `COUNTED`, which was sent."""
-        if isinstance(payload, RunStarted):
-            self._open_runs.add(run_id or "")
-        elif isinstance(payload, _ENDS):
+        if isinstance(payload, _ENDS):
             self.leave_run(run_id or "")
         elif isinstance(payload, MessageAppended):  # turns share their rows
             self._turns += 1
@@ -82,6 +71,16 @@ class BegunWork:
         elif (child := _child_of(payload, run_id)) is not None:
             parent = "" if isinstance(payload, AgentRegistered) else run_id or ""
             self._children.setdefault(parent, set()).add(hash(child))
+
+    def enter_run(self, run_id: str) -> None:
+        """Count a run whose block is entered. Raises `BoundReached` if it is one too many."""
+        if run_id not in self._open_runs and len(self._open_runs) >= RUNS_OPEN_MAX:
+            raise BoundReached(
+                "too_many_runs",
+                f"session {self._session_id} has {len(self._open_runs)} open runs, which is the most: run {run_id} was "
+                "not begun, and nothing was sent. End one of them first, or begin it in another session",
+            )
+        self._open_runs.add(run_id)
 
     def adopt_run(self, run_id: str, steps: Iterable[str], calls: Iterable[str], artifacts: Iterable[str]) -> None:
         """Count a run that is resumed, by the names, keys and ids of the children that it has."""

@@ -14,14 +14,17 @@ from sessionary.producers import (
     BoundReached,
     EventRejected,
     ProducerSettings,
+    QueueFull,
+    QuotaExceeded,
     Rejected,
     Run,
+    RunNotFound,
     Session,
     SessionClient,
     tool,
 )
 from sessionary.producers.durable import large_values
-from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.producers.testing import InMemoryTransport, MemoryQuota, memory_client
 from sessionary.producers.testing.clients import memory_ports
 from sessionary.producers.verdicts import begun_work
 from sessionary.schemas.events import RunStarted
@@ -211,6 +214,61 @@ def test_a_run_too_many_raises_and_one_that_ended_makes_room() -> None:
     assert done
     memory.advance(20)
     assert [each.reason for each in refused] == ["illegal_transition"]
+
+
+def test_a_run_whose_block_was_not_entered_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(begun_work, "RUNS_OPEN_MAX", FEW)
+    client, memory = memory_client(quota=MemoryQuota(1, "reject"))
+    session = client.session(user_id="ada")
+    with session.run("holds the only slot"):
+        for _ in range(FEW + 1):
+            with pytest.raises(QuotaExceeded), session.run("report"):
+                raise AssertionError("it has no slot")
+    for _ in range(FEW + 1):
+        with pytest.raises(RunNotFound), session.resume_run("absent"):
+            raise AssertionError("there is none")
+    for _ in range(FEW + 1):
+        first, again = (session.run("report", run_id="a run") for _ in range(2))
+        with pytest.raises(Rejected), first, again:
+            raise AssertionError("it is open already")
+    with session.run("report"):
+        pass
+    memory.advance(20)
+
+
+def test_a_run_whose_block_raised_as_it_began_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(begun_work, "RUNS_OPEN_MAX", FEW)
+    client, _ = memory_client()
+    session = client.session(user_id="ada")
+
+    def fail(self: Run) -> None:
+        raise QueueFull("no room")
+
+    async def enter(run: Run) -> None:
+        async with run:
+            raise AssertionError("it has no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "_begin", fail)
+        for _ in range(FEW + 1):
+            with pytest.raises(QueueFull), session.run("report"):
+                raise AssertionError("it has no room")
+            with pytest.raises(QueueFull):
+                asyncio.run(enter(session.run("report")))
+    with session.run("report"):
+        pass
+
+
+def test_runs_that_others_end_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(begun_work, "RUNS_OPEN_MAX", FEW)
+    refused: list[EventRejected] = []
+    _, session, memory = new_session(refused)
+    for number in range(FEW + 1):
+        session.emit(RunStarted("detached", "part"), run_id=f"r{number}")
+    with session.run("report"):
+        pass
+    memory.advance(20)
+    assert not refused
 
 
 @pytest.mark.interpreted
