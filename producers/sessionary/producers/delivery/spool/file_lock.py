@@ -27,26 +27,26 @@ else:
 
 
 class FileLock:
-    """A lock that this process holds. Not thread-safe."""
+    """A lock that this process holds. Not thread-safe.
+
+    Attributes:
+        created_ns: The time of the file, ns since the epoch, which orders the locks.
+        note: The note in the file; None if it has none that can be read.
+    """
 
     def __init__(self, path: Path, fd: int) -> None:
-        """Take over the open and locked file descriptor `fd` of `path`."""
+        """Take over the open and locked file descriptor `fd` of `path`. Raises `OSError`."""
         self.path = path
+        self.created_ns = os.fstat(fd).st_mtime_ns
+        os.lseek(fd, 0, os.SEEK_SET)
+        self.note = _parse_note(os.read(fd, _NOTE_BYTES_MAX))
         self._fd = fd
         _held[path] = self
 
-    def write_note(self, note: str) -> None:
-        """Replace the note in the file, not its time, which orders the locks. Raises `OSError`."""
-        created_ns = os.fstat(self._fd).st_mtime_ns
-        os.ftruncate(self._fd, 0)
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        os.write(self._fd, f"{note}\n".encode())
-        os.utime(self._fd if os.utime in os.supports_fd else self.path, ns=(created_ns, created_ns))
-
-    def read_text(self) -> str:
-        """Return the content of the file. Raises `OSError`."""
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        return os.read(self._fd, _NOTE_BYTES_MAX).decode()
+    def write_note(self, note: str | None) -> None:
+        """Replace the note in the file, not its time. Raises `OSError`."""
+        _write_note(self._fd, self.path, note, self.created_ns)
+        self.note = note
 
     @property
     def is_lost(self) -> bool:
@@ -79,12 +79,25 @@ class FileLock:
 
 def read_note(path: Path) -> str | None:
     """Return the note in a lock's file; None if there is none that can be read."""
+    if (lock := _held.get(path)) is not None:
+        return lock.note  # `lockf` would free a lock of this process whose file is closed
     try:
-        lock = _held.get(path)  # `lockf` would free a lock of this process whose file is closed
-        note, end, _ = (path.read_text() if lock is None else lock.read_text()).partition("\n")
-    except (OSError, ValueError):
+        return _parse_note(path.read_bytes())
+    except OSError:
         return None
+
+
+def _parse_note(data: bytes) -> str | None:
+    note, end, _ = data.decode(errors="replace").partition("\n")
     return note if note and end else None  # without its end it was written in part
+
+
+def _write_note(fd: int, path: Path, note: str | None, created_ns: int) -> None:
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+    if note is not None:
+        os.write(fd, f"{note}\n".encode())
+    os.utime(fd if os.utime in os.supports_fd else path, ns=(created_ns, created_ns))
 
 
 def has_file(path: Path) -> bool:
@@ -96,25 +109,27 @@ def has_file(path: Path) -> bool:
     return True
 
 
-def create_locked(path: Path) -> FileLock:
+def create_locked(path: Path, like: FileLock | None = None) -> FileLock:
     """Create the file `path` such that other processes never see it without its lock.
 
-    Raises `FileExistsError` if it exists, `OSError` if it cannot be created or locked.
+    It gets the time and the note of `like`, which may be released. Raises `FileExistsError` if it exists, `OSError` if it cannot be created or locked.
     """
     if sys.platform == "win32":
-        return _create_watched(path)
+        return _create_watched(path, like)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     fd = os.open(temporary, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
     try:
         if not _lock_file(fd):
             raise OSError(errno.EAGAIN, "another process has locked it", str(temporary))
+        if like is not None:
+            _write_note(fd, temporary, like.note, like.created_ns)
         _publish_file(temporary, path)
+        return FileLock(path, fd)
     except OSError:
         os.close(fd)
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    return FileLock(path, fd)
 
 
 def try_lock(path: Path) -> FileLock | None:
@@ -131,14 +146,13 @@ def try_lock(path: Path) -> FileLock | None:
         raise
     try:
         # Without a link, its holder has deleted it since we opened it.
-        locked = _lock_file(fd) and os.fstat(fd).st_nlink > 0
+        if _lock_file(fd) and os.fstat(fd).st_nlink > 0:
+            return FileLock(path, fd)
     except OSError:
         os.close(fd)
         raise
-    if not locked:
-        os.close(fd)
-        return None
-    return FileLock(path, fd)
+    os.close(fd)
+    return None
 
 
 def _publish_file(temporary: Path, path: Path) -> None:
@@ -155,7 +169,7 @@ def _publish_file(temporary: Path, path: Path) -> None:
 
 if sys.platform == "win32":
 
-    def _create_watched(path: Path) -> FileLock:
+    def _create_watched(path: Path, like: FileLock | None) -> FileLock:
         """Create and lock a file. Others may lock it in between, but only for a moment.
 
         They cannot delete it, as it is open here.
@@ -163,6 +177,8 @@ if sys.platform == "win32":
         fd = os.open(path, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
         for _ in range(_LOOKS_MAX):
             if _lock_file(fd):
+                if like is not None:
+                    _write_note(fd, path, like.note, like.created_ns)
                 return FileLock(path, fd)
             time.sleep(_LOOK_S)
         os.close(fd)

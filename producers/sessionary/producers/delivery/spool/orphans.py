@@ -2,13 +2,14 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked, read_note, try_lock
 from sessionary.producers.delivery.spool.segment import (
+    HEAD_BYTES,
     Frame,
     Segment,
     SegmentScan,
@@ -19,6 +20,7 @@ from sessionary.producers.delivery.spool.segment import (
     read_frame,
     read_segment,
     scan_segment,
+    segment_content,
     set_aside,
     written_ms,
 )
@@ -37,7 +39,7 @@ class Claim(NamedTuple):
     segments: list[Segment]  # In order, with at least one readable frame each
     damages: list[SpoolDamaged]
     more: bool  # Others are left, because these have as many bytes as were asked for
-    old: int = 0  # Number of spools that are left, because they have older events than were asked for
+    old: int = 0  # Number of spools with older events than were asked for; these are left
 
 
 def segment_paths(folder: Path, owner: str) -> list[Path]:
@@ -68,7 +70,7 @@ def claim_orphans(folders: Mapping[Path, Clusters | None], bytes_max: int, oldes
     """Lock and read the spools of dead processes in some folders, the longest dead first.
 
     Takes those of a folder that are for one of its clusters, or all: None. Takes no further one
-    once they have `bytes_max` bytes, and none with an event that was written before `oldest_ms` (ms
+    once they have `bytes_max` bytes. Leaves the events that were written before `oldest_ms` (ms
     since the epoch). Raises `OSError`.
     """
     claim = Claim([], [], [], more=False)
@@ -79,10 +81,10 @@ def claim_orphans(folders: Mapping[Path, Clusters | None], bytes_max: int, oldes
                 lock.release()
                 return claim._replace(more=True, old=old)
             found = _read_spool(lock)
-            if any(segment.written_ms(segment.offsets[0]) < oldest_ms for segment in found.segments):
-                claim.damages.extend(damage for damage in found.damages if not damage.path.exists())  # set aside
-                release_claim(found)
+            if _leave_old(found, lock, oldest_ms):
                 old += 1
+            if not found.locks:
+                claim.damages.extend(damage for damage in found.damages if not damage.path.exists())  # set aside
                 continue
             claim.damages.extend(found.damages)
             if not found.segments:  # it died without an event, or all of them are lost
@@ -100,6 +102,72 @@ def claim_orphans(folders: Mapping[Path, Clusters | None], bytes_max: int, oldes
 def _locks_of_dead(folder: Path, wanted: Clusters | None) -> Iterator[FileLock]:
     _remove_left(folder)
     yield from _free_locks(folder, wanted)
+
+
+def _leave_old(found: Claim, lock: FileLock, oldest_ms: int) -> bool:
+    """Leave the old events of a spool to a later claim; return whether there are any.
+
+    If there are young ones too, the old ones get a spool of their own, with the suffix `-old`.
+    Without room for it, and without a young one, the whole spool is left, and released.
+    """
+    old = {one: [at for at in one.offsets if one.written_ms(at) < oldest_ms] for one in found.segments}
+    if not any(old.values()):
+        return False
+    has_young = any(len(offsets) < len(one.offsets) for one, offsets in old.items())
+    if not has_young or not _move_old(old, lock):
+        release_claim(found)
+        found.segments.clear()
+        found.locks.clear()
+        return True
+    for segment, offsets in old.items():
+        for offset in offsets:
+            del segment.outstanding[offset], segment.keys[offset]
+        if not segment.outstanding:
+            found.segments.remove(segment)
+            segment.remove_file()
+    return True
+
+
+def _move_old(old: Mapping[Segment, list[int]], lock: FileLock) -> bool:
+    """Copy old events of a spool whose lock is held into another one; False if it cannot be."""
+    written: list[Path] = []
+    aside: FileLock | None = None
+    try:
+        aside = _lock_spool(lock.path.parent, f"{owner_of(lock.path)}-old", lock)
+        if aside is None:  # another process looks at it just now
+            return False
+        for segment, offsets in old.items():
+            if frames := [frame for at in offsets if (frame := segment.read_frame(at)[1]) is not None]:
+                written.append(_add_frames(aside, frames))
+    except OSError:
+        for path in written:
+            path.unlink(missing_ok=True)
+        return False
+    finally:
+        if aside is not None and segment_paths(lock.path.parent, owner_of(aside.path)):
+            aside.release()
+        elif aside is not None:
+            aside.remove()
+    return True
+
+
+def _lock_spool(folder: Path, owner: str, like: FileLock | None = None) -> FileLock | None:
+    """Lock a spool, a new one if there is none; None if another process has locked it."""
+    path = folder / f"{owner}.lock"
+    try:
+        return create_locked(path, like)
+    except FileExistsError:
+        return try_lock(path)
+
+
+def _add_frames(lock: FileLock, frames: Sequence[Frame]) -> Path:
+    """Write frames into a new segment of a spool whose lock is held; return it."""
+    owner, content = owner_of(lock.path), segment_content(frames)
+    paths = segment_paths(lock.path.parent, owner)
+    number = int(paths[-1].name.split(".")[1]) + 1 if paths else 1
+    path = lock.path.with_name(f"{owner}.{number:08d}.seg")
+    create_segment(path, len(content) - HEAD_BYTES, content).map.close()
+    return path
 
 
 def _read_spool(lock: FileLock) -> Claim:

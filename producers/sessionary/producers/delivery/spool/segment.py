@@ -11,7 +11,7 @@ import os
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
@@ -76,7 +76,7 @@ def encode_frame(number: int, frame: Frame) -> bytes:
     return FRAME_HEAD.pack(_FRAME_MARK, number, len(body), zlib.crc32(body, number)) + body
 
 
-def write_head(data: mmap, first: int) -> None:
+def write_head(data: mmap | bytearray, first: int) -> None:
     """Write the head of a segment without frames; `first` is the number of the next one."""
     fields = _FIRST.pack(_MARK, first, 0)[:-4]
     data[:HEAD_BYTES] = (
@@ -84,9 +84,17 @@ def write_head(data: mmap, first: int) -> None:
     )
 
 
-def write_next(data: mmap, number: int) -> None:
+def write_next(data: mmap | bytearray, number: int) -> None:
     """Write into the head that all frames below `number` are written."""
     _NEXT.pack_into(data, _NEXT_AT, number, number ^ _COMPLEMENT)
+
+
+def segment_content(frames: Sequence[Frame]) -> bytes:
+    """Return the bytes of a segment with some frames, without room for more."""
+    head = bytearray(HEAD_BYTES)
+    write_head(head, 0)
+    write_next(head, len(frames))
+    return b"".join((head, *(encode_frame(number, frame) for number, frame in enumerate(frames))))
 
 
 def read_frame(data: mmap | bytes, offset: int) -> tuple[int, Frame] | None:

@@ -4,6 +4,7 @@
                                   the cluster's id once it is known
     <producer id>.<n>.seg         a segment, oldest first; removed once all its frames are done
     <segment>.damaged             a segment with bytes that could not be read; for people
+    <producer id>-old.*           frames of a dead process that wait, as they seem too old
     <producer id>.expired         frames that were too old or cannot be sent, kept for inspection
 
 Not thread-safe: `transport` holds one lock around it.
@@ -200,15 +201,15 @@ class Spool:
     ) -> None:
         """Take over the orphans in `folder`. Raises `SpoolUnusable`.
 
-        If no further file can be made later, up to `memory_bytes_max` of frames go to memory. A
-        spool with an event that seems too `old` is taken over at once, or after a day: `wait`.
+        If no further file can be made later, up to `memory_bytes_max` of frames go to memory.
+        Orphans that seem too `old` are taken over at once, or after a day: `wait`.
         """
         self._folder = folder
         self._other_folders: dict[Path, Clusters] = {}  # by another spelling of the servers
         self._cluster_ids: set[str] = set()  # That this process has reached
         self._old = old
         self._began_s = self._looked_s = time.monotonic()
-        self.old_left = 0  # Number of spools that wait, because they have too old events
+        self.old_left = 0  # Number of spools that wait, because their events seem too old
         self._producer_id = producer_id
         self._name = producer_id  # of lock and segments; another one once a process took them over
         self._renamed = 0
@@ -376,7 +377,7 @@ class Spool:
         """Note for heirs which cluster the own events are for; nothing if it has changed."""
         self._cluster_ids.add(cluster_id)
         with suppress(OSError):  # then only clients with the same spelling take them over
-            self._lock.write_note(cluster_id if len(self._cluster_ids) == 1 else "")
+            self._lock.write_note(cluster_id if len(self._cluster_ids) == 1 else None)
 
     def is_expired(self, segment: Segment, frame: Frame) -> bool:
         """Return True if a frame is too old to be sent, by the clock and by this client's life.

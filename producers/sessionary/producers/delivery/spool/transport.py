@@ -291,7 +291,8 @@ class SpoolTransport(DirectTransport):
                 ProducerError(
                     f"{old} dead processes left events in {self._folder} that are older than "
                     f"{AGE_LIMIT_MS // 86_400_000} days by the clock of this machine, which may be ahead: they wait "
-                    "for a day, or until the clock is right. To give them up now: sessionary spool drain --old expire"
+                    "until the clock is right, or a client has lived for a day and gives them up. To decide now: "
+                    "sessionary spool drain with --old send or --old expire"
                 )
             )
 

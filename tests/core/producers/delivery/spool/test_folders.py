@@ -15,7 +15,7 @@ from sessionary.producers.delivery.spool import spool as spool_module
 from sessionary.producers.delivery.spool.file_lock import read_note
 from sessionary.producers.delivery.spool.labels import FolderLabel, label_path, read_label
 from sessionary.producers.delivery.spool.orphans import read_expired, revive_expired, summarize_folder
-from sessionary.producers.delivery.spool.segment import Frame
+from sessionary.producers.delivery.spool.segment import Frame, Segment
 from sessionary.producers.delivery.spool.spool import OldEvents, Spool
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.testing import memory_client
@@ -66,7 +66,7 @@ def look_at_files(made: SessionClient) -> None:
 @pytest.mark.usefixtures("_fake_kafka")
 def test_a_clock_ahead_gives_no_event_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = new_settings("kafka:9092", tmp_path)
-    leave_events(of.spool_folder, "late", 8 * DAY_MS, DAY_MS)
+    leave_events(of.spool_folder, "late", 9 * DAY_MS, 8 * DAY_MS)
     leave_events(of.spool_folder, "young", DAY_MS)
     errors: list[Exception] = []
     with new_client(of, errors) as made:
@@ -115,6 +115,46 @@ def test_an_own_event_that_waits_is_not_given_up_by_a_clock_that_leaps(
         session.activity("x")
         wait_until(lambda: len(kafka_of(made).queued[-1]) >= made.counters.sent, 60, "the waiting events")
         assert made.counters.expired == 0
+
+
+def test_old_events_hold_back_no_young_ones_of_their_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_events(tmp_path, "dead", 9 * DAY_MS, 8 * DAY_MS, DAY_MS, 0, cluster_id="cluster-1")
+    os.utime(tmp_path / "dead.lock", ns=(1_000, 1_000))
+    own = Spool(tmp_path, "own", 1 << 20, old="wait")
+    assert (own.taken_over, own.old_left) == (2, 1)
+    drain_all(own)
+    own.close()
+    (left,) = summarize_folder(tmp_path)
+    assert (left.producer_id, left.events, left.cluster_id) == ("dead-old", 2, "cluster-1")
+    assert (tmp_path / "dead-old.lock").stat().st_mtime_ns == 1_000
+    later = Spool(tmp_path, "later", 1 << 20, old="wait")
+    assert (later.taken_over, later.old_left) == (0, 1)
+    later.close()
+    monkeypatch.setattr(spool_module, "AGE_LIMIT_MS", 30 * DAY_MS)  # as if the clock was right again
+    last = Spool(tmp_path, "last", 1 << 20, old="wait")
+    assert [frame.written_ms // DAY_MS for frame in drain_all(last)] == [
+        (time.time_ns() // 1_000_000 - days * DAY_MS) // DAY_MS for days in (9, 8)
+    ]
+    last.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_old_events_that_cannot_be_moved_leave_the_spool_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_events(tmp_path, "dead", 9 * DAY_MS, 0)
+
+    def refuse(path: Path, capacity: int, content: bytes) -> Segment:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(orphans, "create_segment", refuse)
+        own = Spool(tmp_path, "own", 1 << 20, old="wait")
+        assert (own.taken_over, own.old_left) == (0, 1)
+        own.close()
+    (left,) = [one for one in summarize_folder(tmp_path) if one.events]
+    assert (left.producer_id, left.events) == ("dead", 2)
+    later = Spool(tmp_path, "later", 1 << 20, old="wait")
+    assert (later.taken_over, later.old_left) == (1, 1)
+    later.close()
 
 
 @pytest.mark.parametrize(("old", "taken"), [("wait", 1), ("send", 2), ("expire", 2)])
@@ -206,9 +246,9 @@ def test_events_go_to_no_cluster_that_only_others_of_their_folder_have_reached(t
 
 
 def test_the_note_of_a_cluster_keeps_the_order_of_locks_and_ends_with_a_second_cluster(tmp_path: Path) -> None:
-    own = Spool(tmp_path, "own", 1 << 20)
     lock = tmp_path / "own.lock"
-    os.utime(lock, ns=(1, 1_000))
+    own = Spool(tmp_path, "own", 1 << 20)
+    own._lock.created_ns = 1_000
     own.note_cluster("a-long-id")
     own.note_cluster("a-long-id")
     assert (read_note(lock), lock.stat().st_mtime_ns) == ("a-long-id", 1_000)
