@@ -112,7 +112,8 @@ def has_file(path: Path) -> bool:
 def create_locked(path: Path, like: FileLock | None = None) -> FileLock:
     """Create the file `path` such that other processes never see it without its lock.
 
-    It gets the time and the note of `like`, which may be released. Raises `FileExistsError` if it exists, `OSError` if it cannot be created or locked.
+    It gets the time and the note of `like`, which may be released. Raises `FileExistsError` if it
+    exists, `OSError` if it cannot be created or locked.
     """
     if sys.platform == "win32":
         return _create_watched(path, like)

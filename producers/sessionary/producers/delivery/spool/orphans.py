@@ -14,7 +14,6 @@ from sessionary.producers.delivery.spool.segment import (
     Segment,
     SegmentScan,
     create_segment,
-    encode_frame,
     frame_key,
     map_file,
     read_frame,
@@ -361,12 +360,11 @@ def revive_expired(folder: Path) -> int:
             continue
         frames, end = read_expired(path)
         if frames:
-            content = [encode_frame(number, frame) for number, frame in enumerate(frames)]
-            name = f"{owner_of(path)}-{uuid.uuid4().hex[:8]}.00000001.seg"
-            segment = create_segment(folder / name, sum(map(len, content)))
-            for data in content:
-                segment.write_frame(data, None)
-            segment.map.close()
+            lock = create_locked(folder / f"{owner_of(path)}-{uuid.uuid4().hex[:8]}.lock")
+            try:
+                _add_frames(lock, frames)
+            finally:
+                lock.release()
         revived += len(frames)
         if end == path.stat().st_size:
             path.unlink()

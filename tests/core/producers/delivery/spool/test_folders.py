@@ -15,7 +15,7 @@ from sessionary.producers.delivery.spool import spool as spool_module
 from sessionary.producers.delivery.spool.file_lock import read_note
 from sessionary.producers.delivery.spool.labels import FolderLabel, label_path, read_label
 from sessionary.producers.delivery.spool.orphans import read_expired, revive_expired, summarize_folder
-from sessionary.producers.delivery.spool.segment import Frame, Segment
+from sessionary.producers.delivery.spool.segment import Frame, Segment, create_segment
 from sessionary.producers.delivery.spool.spool import OldEvents, Spool
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.testing import memory_client
@@ -185,6 +185,26 @@ def test_events_that_were_given_up_can_be_sent_after_all(tmp_path: Path) -> None
     heir.close()
     assert [path.name for path in tmp_path.iterdir()] == ["own.expired.damaged"]
     assert read_expired(tmp_path / "own.expired") == ([], 0)
+
+
+def test_a_rival_beside_a_revival_loses_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Spool(tmp_path, "own", 1 << 20)
+    for n in range(3):
+        own.store_aside(Frame(1_000 + n, b"k", None, b"v" * n))
+    own.close()
+
+    def create(path: Path, capacity: int, content: bytes = b"") -> Segment:
+        made = create_segment(path, capacity, content)
+        rival = Spool(tmp_path, "rival", 1 << 20)
+        assert rival.taken_over == 0
+        rival.close()
+        return made
+
+    monkeypatch.setattr(orphans, "create_segment", create)
+    assert revive_expired(tmp_path) == 3
+    heir = Spool(tmp_path, "heir", 1 << 20)
+    assert len(drain_all(heir)) == 3
+    heir.close()
 
 
 def test_one_folder_for_all_spellings_of_the_same_servers(tmp_path: Path) -> None:

@@ -129,9 +129,7 @@ def _describe_faults(found: "Sequence[SpoolSummary]") -> list[_Fault]:
         advice = "the next client of the service sends them, or sessionary spool drain; see sessionary spool list"
         faults.append(_Fault(f"dead processes left {young} events", advice))
     if old := sum(one.old for one in dead):
-        advice = (
-            "check the clock; a client that lives for a day gives them up, sessionary spool drain --old decides now"
-        )
+        advice = "check the clock; a client that lives for a day gives them up, sessionary spool drain --old at once"
         faults.append(_Fault(f"dead processes left {old} events that are older than 7 days by this clock", advice))
     if expired := sum(one.expired for one in found):
         advice = "sessionary spool drain --old send sends them after all; else delete the .expired files"
