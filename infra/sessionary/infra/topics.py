@@ -137,6 +137,18 @@ def count_brokers(settings: KafkaSettings) -> int:
         raise _kafka_error(settings, error) from None
 
 
+def find_cluster_id(settings: KafkaSettings) -> str | None:
+    """Return the cluster's id; None if its brokers report none. Blocks for up to 3 s.
+
+    Raises as `count_brokers` does.
+    """
+    try:
+        found: str | None = _admin_client(settings).list_topics(timeout=_REACH_S).cluster_id
+    except KafkaException as error:
+        raise _kafka_error(settings, error) from None
+    return found
+
+
 def list_topic_changes(settings: KafkaSettings) -> list[str]:
     """Return the changes of `apply_topics`, one line per topic. Blocks.
 

@@ -3,7 +3,8 @@
 SessionaryError
 ├── Invalid(reason, detail)        bad input: a name, id or value; retrying does not help
 │   ├── EncodeError                a value does not fit its event's schema
-│   └── NotAllowed(state, event_type)  the session's state or owner does not allow the verb
+│   ├── NotAllowed(state, event_type)  the session's state or owner does not allow the verb
+│   └── BoundReached               a session or run has as many parts as it may have
 ├── Unavailable(retry_after_s)     Kafka or the control API does not answer; retry the call
 ├── SettingsError                  a setting is missing or malformed
 │   └── SpoolUnusable              the spool's folder cannot be used
@@ -23,6 +24,7 @@ SessionaryError
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
+    ├── SpoolRemoved(path)         files of the spool were removed while the client used them
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
     │   └── ArtifactDeleted(uri)   it has expired, and is marked as deleted
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
@@ -56,6 +58,18 @@ class NotAllowed(Invalid):
         super().__init__(reason, detail)
         self.state = state
         self.event_type = event_type
+
+
+class BoundReached(Invalid):
+    """A session has as many open runs, or a run or session as many parts, as it may have.
+
+    Raised before the work begins, and nothing was sent. Counts what this object has begun, and what
+    a run had when it was resumed.
+
+    Attributes:
+        reason: The reason that the processor would give: `too_many_runs` or `too_many_children`.
+        detail: What is full, what did not begin, and the remedy, for people.
+    """
 
 
 class ProducerError(SessionaryError):
@@ -288,6 +302,31 @@ class SpoolDamaged(ProducerError):
         self.lost = lost
 
 
+class SpoolRemoved(ProducerError):
+    """Files of this client's spool were removed while it used them; `on_error` is called with it.
+
+    What they held is written into new files. If none can be made, it is in memory until Kafka has
+    it, and the client tries again every second.
+
+    Attributes:
+        path: The folder.
+        kept: Number of events that were written into new files.
+        at_risk: Number of events that are in memory only, and are lost if the process is killed.
+    """
+
+    def __init__(self, path: Path, files: int, kept: int, at_risk: int, failure: OSError | None) -> None:
+        fate = f"{kept} events of this client were written into new files"
+        if failure is not None:
+            fate += f", {at_risk} are in memory only, and lost with the process, as no file can be made: {failure}"
+        super().__init__(
+            f"{files} files of the spool in {path} were removed while this client used them: {fate}. Let "
+            "SESSIONARY_SPOOL_DIR name a folder that no program cleans up, and that stays mounted"
+        )
+        self.path = path
+        self.kept = kept
+        self.at_risk = at_risk
+
+
 class ArtifactMissing(ProducerError):
     """An artifact's body is not in its store: it was removed, or the store is another one.
 
@@ -357,6 +396,7 @@ __all__ = [
     "ArtifactDeleted",
     "ArtifactMissing",
     "AuthenticationFailed",
+    "BoundReached",
     "ClientClosed",
     "DeliveryFailed",
     "EncodeError",
@@ -377,6 +417,7 @@ __all__ = [
     "SessionaryError",
     "SettingsError",
     "SpoolDamaged",
+    "SpoolRemoved",
     "SpoolUnusable",
     "StateMismatch",
     "Unavailable",

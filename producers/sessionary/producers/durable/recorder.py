@@ -10,6 +10,7 @@ from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import DeliveryFailed, Unavailable
 from sessionary.producers.ports import Control, OnError, Verdict
 from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunView, Waits
+from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.schemas.events import Payload
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import RejectionReason, SessionLimits
@@ -72,6 +73,7 @@ class Recorder(NamedTuple):
         limits: Returns the session's limits.
         artifacts: Keeps values that are too large for events; None: such values are refused.
         quotas: Returns whether runs wait for their tenant's quota, as far as is known.
+        change_begun: Changes the counts of what the session has begun, under its lock.
     """
 
     key: SessionKey
@@ -87,6 +89,7 @@ class Recorder(NamedTuple):
     limits: Callable[[], SessionLimits]
     artifacts: "ArtifactLibrary | None" = None
     quotas: Callable[[], bool] = lambda: False
+    change_begun: Callable[[Callable[[BegunWork], None]], None] = lambda change: None
 
     @property
     def known(self) -> RunReads:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sessionary.infra.cli.commands.operators.partition import describe_halt
+from sessionary.infra.cli.commands.operators.spool import find_spool_faults
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import print_line, print_message, wants_json
@@ -372,6 +373,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     yield _run_check("driver", _check_driver, "reinstall sessionary")
     if folders:
         yield _run_check("disks", lambda: _check_disks(folders), "name a folder that exists by --data")
+    yield from _run_spool_check(environ)
     # Servers are asked at the same time: most of what doctor takes is waiting.
     asked = (
         _run_kafka_checks(kafka, idle_s),
@@ -383,6 +385,18 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     with ThreadPoolExecutor() as threads:
         for answers in threads.map(list[Check], asked):
             yield from answers
+
+
+def _run_spool_check(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check the spools of this machine's clients, if any has run here."""
+    try:
+        found = find_spool_faults(environ)
+    except (SessionaryError, OSError) as error:
+        yield Check("spools", ok=False, found=str(error), advice="read the error: the folder is for clients")
+        return
+    if found is not None:
+        described, faults, advice = found
+        yield Check("spools", not faults, "; ".join([*faults, described]), "; ".join(advice))
 
 
 def _run_kafka_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:

@@ -11,13 +11,13 @@ import os
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS
+from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS, has_file
 from sessionary.producers.ports import OnReceipt
 from sessionary.schemas.codec.compiled_helpers import new_instance
 
@@ -76,7 +76,7 @@ def encode_frame(number: int, frame: Frame) -> bytes:
     return FRAME_HEAD.pack(_FRAME_MARK, number, len(body), zlib.crc32(body, number)) + body
 
 
-def write_head(data: mmap, first: int) -> None:
+def write_head(data: mmap | bytearray, first: int) -> None:
     """Write the head of a segment without frames; `first` is the number of the next one."""
     fields = _FIRST.pack(_MARK, first, 0)[:-4]
     data[:HEAD_BYTES] = (
@@ -84,9 +84,17 @@ def write_head(data: mmap, first: int) -> None:
     )
 
 
-def write_next(data: mmap, number: int) -> None:
+def write_next(data: mmap | bytearray, number: int) -> None:
     """Write into the head that all frames below `number` are written."""
     _NEXT.pack_into(data, _NEXT_AT, number, number ^ _COMPLEMENT)
+
+
+def segment_content(frames: Sequence[Frame]) -> bytes:
+    """Return the bytes of a segment with some frames, without room for more."""
+    head = bytearray(HEAD_BYTES)
+    write_head(head, 0)
+    write_next(head, len(frames))
+    return b"".join((head, *(encode_frame(number, frame) for number, frame in enumerate(frames))))
 
 
 def read_frame(data: mmap | bytes, offset: int) -> tuple[int, Frame] | None:
@@ -188,12 +196,14 @@ class Segment:
     """A file of frames. `outstanding` maps the offset of each frame in use to its receipt callback.
 
     `keys` has the keys of a dead process's frames by their offsets. A segment that is `in_memory`
-    has no file, as none could be made: its frames go with the process.
+    has no file, as none could be made: its frames go with the process. So it is if its file was
+    removed, `is_removed`, and no other could be made yet.
     """
 
     __slots__ = (
         "damaged",
         "in_memory",
+        "is_removed",
         "keys",
         "map",
         "number",
@@ -210,7 +220,7 @@ class Segment:
         self.path = path
         self.map = mapped
         self.orphan = scan is not None  # of a dead process
-        self.in_memory = False
+        self.in_memory = self.is_removed = False
         self.sealed = self.orphan
         self.damaged = scan is not None and scan.damage is not None
         self.offsets: list[int] = [] if scan is None else scan.offsets
@@ -260,6 +270,26 @@ class Segment:
         self.size = HEAD_BYTES
         self.offsets.clear()
 
+    @property
+    def has_lost_file(self) -> bool:
+        """True if the file was removed by others, and not replaced since."""
+        return self.is_removed or not (self.in_memory or has_file(self.path))
+
+    @property
+    def needs_file(self) -> bool:
+        """True if its frames are in no file that another process can find."""
+        return self.in_memory or self.has_lost_file
+
+    def restore_file(self, path: Path) -> None:
+        """Write all bytes into a new file; the mapped ones outlive the removal of theirs.
+
+        Raises `OSError`.
+        """
+        restored = create_segment(path, len(self.map) - HEAD_BYTES, self.map[: self.size])
+        self.map.close()
+        self.path, self.map = path, restored.map
+        self.in_memory = self.is_removed = False
+
     def remove_file(self) -> None:
         """Delete the file, or set it aside if a part of it could not be read."""
         self.map.close()  # first: Windows deletes no file that is mapped
@@ -281,10 +311,11 @@ class FramePosition(NamedTuple):
     end: int
 
 
-def create_segment(path: Path, capacity: int) -> Segment:
+def create_segment(path: Path, capacity: int, content: bytes = b"") -> Segment:
     """Create a file with room for `capacity` bytes of frames. Raises `OSError`.
 
-    It gets its name when it is complete, so that a file of that name without a head is damaged.
+    `content` is that of another one, with its head. The file gets its name when it is complete, so
+    that a file of that name without a head is damaged.
     """
     temporary = path.with_name(path.name + ".tmp")
     fd = os.open(temporary, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
@@ -296,7 +327,10 @@ def create_segment(path: Path, capacity: int) -> Segment:
         temporary.unlink()
         raise
     os.close(fd)
-    write_head(mapped, 0)
+    if content:
+        mapped[: len(content)] = content
+    else:
+        write_head(mapped, 0)
     if os.name == "nt":  # no file can be renamed that is mapped
         mapped.close()
         temporary.rename(path)
