@@ -6,11 +6,18 @@ from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from sessionary.infra.cli.app import run
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.codec import encode_record
+from sessionary.schemas.headers import transaction_header
 from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.integrity import landed_ends
@@ -181,3 +188,73 @@ def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(
     [lost] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (lost["fault"], lost["partition"], lost["rows"]) == ("history_rows_missing", 1, 12)
     assert (lost["first_offset"], lost["last_offset"]) == (0, 11)
+
+
+def produce_requests(kafka: KafkaSettings, topic: str, partition: int, *numbers: int) -> None:
+    """Append a record of each of these transactions of partition 1 to a partition of a topic."""
+    producer = Producer(kafka.client_config())
+    for number in numbers:
+        producer.produce(topic, b"request", partition=partition, headers=[transaction_header(1, number)])
+    assert producer.flush(120) == 0
+
+
+def keep_records(kafka: KafkaSettings, topic: str, retention_ms: int) -> None:
+    entry = ConfigEntry("retention.ms", str(retention_ms), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    AdminClient(kafka.client_config()).incremental_alter_configs([resource])[resource].result(120)
+
+
+def test_requests_that_kafka_lost_or_has_twice_are_found(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Transaction n judged the offsets 10 n to 10 n + 9; those of the fourth come a second time."""
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    names, started_at = kafka.topics, time.time_ns() // 1_000
+
+    def transaction(number: int, **counts: int | None) -> tuple[int, bytes]:
+        return 1, encode_record(batch_record(1, number, applied=0, audited=0, started_at=started_at, **counts))
+
+    transactions = [
+        transaction(1, cleanup=1, tasks=1, migrations=1, quotas=2),
+        transaction(2, cleanup=1, tasks=1),
+        transaction(3),
+        transaction(4, cleanup=1),
+        transaction(4, cleanup=1, last_offset=45),
+        transaction(5, cleanup=None, tasks=None, migrations=None, quotas=None),
+    ]
+    produce_records(kafka, names.batches, transactions)
+    produce_requests(kafka, names.cleanup, 1, 1, 4, 4, 5, 9)
+    produce_requests(kafka, names.tasks, 1, 1, 2, 3, 3)
+    produce_requests(kafka, names.quotas, 2, 1)  # a notice is in its tenant's partition
+    with sink_in_thread("batches", settings_for(kafka, clickhouse, instance=None)):
+        wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.batches", [6]), 60, "all rows")
+
+    def check() -> tuple[set[tuple[str, int, int, int, int]], str]:
+        capfd.readouterr()
+        code = run(["integrity", "check", "--late", "0", "--json"])
+        printed = capfd.readouterr()
+        rows = [json.loads(line) for line in printed.out.splitlines()]
+        columns = ("fault", "partition", "rows", "first_offset", "last_offset")
+        found = {tuple(row[column] for column in columns) for row in rows if row["fault"] != "batch_doubled"}
+        assert code == 1
+        return found, printed.err
+
+    lost = ("cleanup_missing", 1, 1, 20, 29), ("migrations_missing", 1, 1, 10, 19), ("quotas_missing", 1, 1, 10, 19)
+    found, notes = check()
+    assert found == {*lost, ("cleanup_doubled", 1, 1, 40, 45), ("tasks_doubled", 1, 2, 30, 39)}
+    assert "partition 1: 1 transactions, of the numbers 5 to 5, do not count their records" in notes
+    assert "deleted" not in notes
+    # What a topic must still have is missing; what it may have deleted is unknown.
+    for topic in (names.cleanup, names.tasks):
+        admin, place = AdminClient(kafka.client_config()), TopicPartition(topic, 1, 2)
+        admin.delete_records([place])[place].result(120)
+    assert ("cleanup_missing", 1, 2, 10, 29) in check()[0]
+    keep_records(kafka, names.cleanup, 3_600_000)
+    found, notes = check()
+    assert {fault for fault, *_ in found} == {"migrations_missing", "quotas_missing", "tasks_doubled", "tasks_missing"}
+    assert f"{names.cleanup}-1 is compared from" in notes

@@ -63,7 +63,7 @@ END_FAULTS: Final = tuple(
 )
 
 
-class _TimeLimit:
+class TimeLimit:
     """The remaining time of a search."""
 
     def __init__(self, settings: SinkGroupSettings, seconds: float) -> None:
@@ -85,7 +85,7 @@ def find_end_faults(settings: SinkGroupSettings, fetch_rows: FetchRows, timeout_
     Blocks for up to `timeout_s`, besides the time of `fetch_rows`. Raises `Unavailable` if Kafka
     does not answer, and the errors of `fetch_rows`.
     """
-    limit = _TimeLimit(settings, timeout_s)
+    limit = TimeLimit(settings, timeout_s)
     faults: list[EndFault] = []
     for kind in SINKS:
         try:
@@ -112,13 +112,13 @@ def read_landed_ends(settings: SinkGroupSettings, kind: SinkKind, timeout_s: flo
     Blocks for up to `timeout_s`. Raises `Unavailable`.
     """
     try:
-        return _read_ends(settings, kind, _TimeLimit(settings, timeout_s))
+        return _read_ends(settings, kind, TimeLimit(settings, timeout_s))
     except KafkaException as error:
         raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
 
 
 def _find_sink_faults(
-    settings: SinkGroupSettings, kind: SinkKind, fetch_rows: FetchRows, limit: _TimeLimit
+    settings: SinkGroupSettings, kind: SinkKind, fetch_rows: FetchRows, limit: TimeLimit
 ) -> list[EndFault]:
     ends = _read_ends(settings, kind, limit)
     lasts = {end.partition: end.last_offset for end in ends if end.last_offset is not None}
@@ -137,7 +137,7 @@ def _outside_log(kind: SinkKind, end: LandedEnd) -> EndFault:
     return EndFault(f"{kind}_log_shorter", end.partition, end.committed - end.log_end, end.log_end, end.committed - 1)
 
 
-def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: _TimeLimit) -> list[LandedEnd]:
+def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: TimeLimit) -> list[LandedEnd]:
     """Raises `KafkaException`, `Unavailable`."""
     topic: str = getattr(settings.topics, SINKS[kind].topic)
     consumer = group_consumer(settings, kind)
@@ -159,7 +159,7 @@ def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: _TimeLimit) -
 
 
 def _read_last_records(
-    consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int], limit: _TimeLimit
+    consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int], limit: TimeLimit
 ) -> dict[int, int]:
     """Return, by partition, the offset of the last record before its end, if there is one.
 
@@ -191,7 +191,7 @@ class _ReadRecords(NamedTuple):
 
 
 def _read_records(
-    consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: _TimeLimit
+    consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: TimeLimit
 ) -> _ReadRecords:
     consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
     unread, last, unreadable = set(starts), dict[int, int](), set[int]()

@@ -267,14 +267,17 @@ def _check_integrity(settings: ClickHouseSettings) -> str:
 
 def _check_landed_ends(groups: SinkGroupSettings, clickhouse: ClickHouseSettings) -> str:
     from sessionary.sinks.integrity.landed_ends import find_end_faults
+    from sessionary.sinks.integrity.topic_counts import compare_topics
 
-    faults = find_end_faults(groups, ClickHouseClient(clickhouse).fetch_rows, _ENDS_S)
+    fetch_rows = ClickHouseClient(clickhouse).fetch_rows
+    faults = find_end_faults(groups, fetch_rows, _ENDS_S)
+    faults += compare_topics(groups, fetch_rows, int(time.time()) - _DAY_S, LATE_S, _ENDS_S).faults
     if faults:
         found = ", ".join(f"{fault.fault}: partition {fault.partition}" for fault in faults)
         raise _CheckError(
             found, "run: sessionary integrity check, and sessionary integrity repair while Kafka has the records"
         )
-    return "the last record that each sink has written is in its table"
+    return "the last record of each sink is in its table, and no request of the last day is missing"
 
 
 def _check_sinks(faults: Mapping[str, str | None]) -> str:

@@ -38,22 +38,24 @@ def check_command(
     as_json: JsonOption = False,
 ) -> None:
     """Check that ClickHouse has every row once: of history, audit trail, rejections and
-    transactions.
+    transactions; and that Kafka has every request.
 
     Compares the counts of each transaction with the rows, and, unless --to is given, the end of
-    each table with Kafka. With --from and --to only transactions that began in that time are
-    compared. The exit code is 1 if a row is missing or duplicated. If Kafka is away, the counts are
-    still compared, and the exit code is 3.
+    each table with Kafka, and the counts with the topics cleanup, tasks, migrations and quotas.
+    With --from and --to only transactions that began in that time are compared. Says which records
+    were not compared, because a topic has deleted them or a transaction has no counts. The exit
+    code is 1 if a row or request is missing or duplicated. If Kafka is away, the counts are still
+    compared with the rows, and the exit code is 3.
     """
     away = _find_kafka_away(data) if until is None else None
     if away is not None:
-        print_message(f"the ends of the tables are not compared: {away}")
-    faults = list_faults(data, since, until, late_s, with_kafka=away is None)
+        print_message(f"neither the ends of the tables nor the requests are compared: {away}")
+    faults = list_faults(data, since, until, late_s, with_kafka=until is None and away is None)
     if faults:
         show_rows(faults, as_json=as_json, columns=_COLUMNS)
         raise CheckFailed(
             f"{len(faults)} faults: rows that are missing come back with sessionary integrity repair, "
-            "if Kafka still has them"
+            "if Kafka still has them; requests that Kafka has lost do not come back"
         )
     if away is not None:
         raise away
@@ -110,25 +112,30 @@ def list_faults(
     *,
     with_kafka: bool = True,
 ) -> list[dict[str, Json]]:
-    """Return the faults of ClickHouse's rows, with the columns of `v_integrity`.
+    """Return the faults of rows and requests, with the columns of `v_integrity`.
 
-    `with_kafka`: also compare the end of each table with Kafka, if `until` is None.
+    `with_kafka`: also compare the end of each table and the requests with Kafka. Then stderr says
+    what was not compared.
 
     Blocks. Raises `Unavailable`, `SettingsError`, `Invalid`.
     """
     from sessionary.sinks.integrity.landed_ends import find_end_faults
+    from sessionary.sinks.integrity.topic_counts import compare_topics
     from sessionary.sinks.settings import SinkSettings
 
     client = clickhouse_client(data)
-    times = (
+    times = [
         int((given or bound).replace(tzinfo=UTC).timestamp()) for given, bound in ((since, _FIRST), (until, _LAST))
-    )
+    ]
     first, last = (f"toDateTime({seconds}, 'UTC')" for seconds in times)
     faults = client.fetch_rows(
         f"SELECT * FROM v_integrity_between(from={first}, to={last}, late_s={late_s}) "
         "ORDER BY fault, partition, first_offset, session_id"
     )
-    if until is None and with_kafka:
+    if with_kafka:
         settings = SinkSettings.from_env(stack_environment(data))
-        faults += [fault._asdict() for fault in find_end_faults(settings, client.fetch_rows)]
+        compared = compare_topics(settings, client.fetch_rows, times[0], late_s)
+        faults += [fault._asdict() for fault in (*find_end_faults(settings, client.fetch_rows), *compared.faults)]
+        for note in compared.notes:
+            print_message(note)
     return faults
