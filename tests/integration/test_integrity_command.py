@@ -2,7 +2,10 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -17,18 +20,21 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 from sessionary.infra.cli.app import run
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.codec import encode_record
+from sessionary.schemas.events import ArtifactCreated, RunStarted, SessionActivity, ToolCallStarted
 from sessionary.schemas.headers import transaction_header
-from sessionary.schemas.records import Tick
+from sessionary.schemas.records import BatchAcknowledged, Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.core.sink_kinds import SinkKind
 from sessionary.sinks.integrity import landed_ends
 from sessionary.sinks.integrity.landed_ends import find_end_faults
+from sessionary.sinks.integrity.repair import repair_rows
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
 from tests.integration.test_unreadable_batches import PACKED, send_packed
-from tests.support.losses import commit_offset
+from tests.support.losses import commit_offset, delete_rows
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, run_sql
-from tests.support.sink_records import batch_record
+from tests.support.sink_records import DAY_US, agent_event, audit_record, batch_record
 from tests.support.waiting import wait_until
 
 
@@ -48,9 +54,9 @@ def land_records(kafka: KafkaSettings, clickhouse: ClickHouseSettings, *, expect
     return settings
 
 
-def found_faults(capfd: pytest.CaptureFixture[str], *, code: int) -> list[tuple[str, int, int, int, int]]:
+def found_faults(capfd: pytest.CaptureFixture[str], *options: str, code: int) -> list[tuple[str, int, int, int, int]]:
     capfd.readouterr()
-    assert run(["integrity", "check", "--json"]) == code
+    assert run(["integrity", "check", "--json", *options]) == code
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     columns = ("fault", "partition", "rows", "first_offset", "last_offset")
     return [tuple(row[column] for column in columns) for row in rows]
@@ -176,8 +182,10 @@ def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(
     place, admin = TopicPartition(kafka.topics.events, 1, 12), AdminClient(kafka.client_config())
     admin.delete_records([place])[place].result(120)
     capfd.readouterr()
-    assert run(["integrity", "repair", "--from", "2020-01-01", "--json"]) == 0
-    reported = {row["sink"]: row for row in map(json.loads, capfd.readouterr().out.splitlines())}["history"]
+    assert run(["integrity", "repair", "--from", "2020-01-01", "--late", "0", "--json"]) == 1
+    printed = capfd.readouterr()
+    assert "history_rows_missing: 12 (partition 1, offsets 0 to 11)" in printed.err
+    reported = {row["sink"]: row for row in map(json.loads, printed.out.splitlines())}["history"]
     assert (reported["repaired"], reported["first_offset"], reported["last_offset"], reported["log_start"]) == (
         8,
         12,
@@ -258,3 +266,141 @@ def test_requests_that_kafka_lost_or_has_twice_are_found(
     found, notes = check()
     assert {fault for fault, *_ in found} == {"migrations_missing", "quotas_missing", "tasks_doubled", "tasks_missing"}
     assert f"{names.cleanup}-1 is compared from" in notes
+
+
+def land_all(clickhouse: ClickHouseSettings, settings: SinkSettings, **rows: int) -> None:
+    """Run the sinks of these tables until they have so many rows."""
+    counts = ", ".join(f"(SELECT count() FROM {{db}}.{table})" for table in rows)
+    with ExitStack() as running:
+        for table in rows:
+            running.enter_context(sink_in_thread(cast(SinkKind, table), settings))
+        wait_until(rows_equal(clickhouse, f"SELECT {counts}", [*rows.values()]), 60, f"{rows}")
+
+
+def run_repair(capfd: pytest.CaptureFixture[str], *, code: int) -> tuple[dict[str, list[int]], str]:
+    """Repair all; return the sums of read, repaired and copies by table, and what stderr says."""
+    capfd.readouterr()
+    assert run(["integrity", "repair", "--from", "2020-01-01", "--late", "0", "--json"]) == code
+    printed = capfd.readouterr()
+    sums: dict[str, list[int]] = {}
+    for row in map(json.loads, printed.out.splitlines()):
+        found = [row[name] for name in ("read", "repaired", "copies")]
+        sums[row["sink"]] = [one + other for one, other in zip(sums.get(row["sink"], [0, 0, 0]), found, strict=True)]
+    return sums, printed.err
+
+
+def encoded_audit(partition: int, number: int) -> tuple[int, bytes]:
+    """Return the audit record of a transaction, in a trail without gaps."""
+    at = time.time_ns() // 1_000
+    states = {"from_state": "Active", "to_state": "Active", "at": at, "retain_until": at + 365 * DAY_US}
+    source = {"source_partition": partition, "source_offset": number, "batch_number": number}
+    return partition, encode_record(audit_record(partition, number, **states, **source))
+
+
+def encoded_batch(partition: int, number: int, **fields: int) -> tuple[int, bytes]:
+    """Return the record of a transaction without an event."""
+    times = {"started_at": time.time_ns() // 1_000, "previous_acknowledged_at": None}
+    return partition, encode_record(batch_record(partition, number, applied=0, **{**times, **fields}))
+
+
+def test_a_repair_inserts_no_copy_and_says_what_it_cannot_bring_back(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Kafka has the outputs of transaction 2 twice, and has lost the audit record of number 3."""
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    audits = [encoded_audit(1, number) for number in (1, 2)]
+    produce_records(kafka, kafka.topics.audit, [*audits, audits[1]])
+    batches = [encoded_batch(1, 1), again := encoded_batch(1, 2), again, encoded_batch(1, 3)]
+    acknowledged = 1, encode_record(BatchAcknowledged(1, 3, time.time_ns() // 1_000, "p1"))
+    produce_records(kafka, kafka.topics.batches, [*batches, acknowledged, acknowledged])
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+    land_all(clickhouse, settings, audit=3, batches=4)
+    tables = ("audit", "batches", "batch_acknowledgements")
+    for table in tables:
+        run_sql(clickhouse, f"OPTIMIZE TABLE {database}.{table} FINAL")
+
+    def count_rows() -> list[str]:
+        return [run_sql(clickhouse, f"SELECT count() FROM {database}.{table}").strip() for table in tables]
+
+    assert count_rows() == ["2", "3", "1"]
+    for _ in range(2):
+        done, said = run_repair(capfd, code=1)
+        assert (done["audit"], done["batches"]) == ([3, 0, 1], [6, 0, 2])
+        assert count_rows() == ["2", "3", "1"]
+        assert "0 rows were missing and are back" in said
+        assert "audit_rows_missing: 1 (partition 1, offsets 30 to 39)" in said
+    # A record that Kafka has twice and ClickHouse has not is one row.
+    run_sql(clickhouse, f"TRUNCATE TABLE {database}.audit")
+    assert run_repair(capfd, code=1)[0]["audit"] == [3, 2, 1]
+    assert count_rows() == ["2", "3", "1"]
+
+
+def test_repairs_at_once_store_each_row_once_and_a_loss_that_comes_again_is_repaired_again(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    produce_ticks(kafka, 1, 300)
+    produce_records(
+        kafka, kafka.topics.batches, [encoded_batch(1, 1, audited=0, ticks=300, first_offset=0, last_offset=299)]
+    )
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+    land_all(clickhouse, settings, history=300, batches=1)
+    run_sql(clickhouse, f"SYSTEM STOP MERGES {database}.history")
+    fetch_rows, later_ms = ClickHouseClient(clickhouse).fetch_rows, time.time_ns() // 1_000_000 + 60_000
+    for _ in range(2):
+        delete_rows(clickhouse, "history", "source_offset % 3 = 1")
+        with ThreadPoolExecutor(3) as pool:
+            repairs = [
+                pool.submit(repair_rows, settings, "history", since_ms, until_ms, fetch_rows)
+                for since_ms, until_ms in ((0, None), (1, None), (0, later_ms))
+            ]
+            assert max(one.repaired for repair in repairs for one in repair.result()) == 100
+        stored = run_sql(clickhouse, f"SELECT count(), uniqExact(source_offset) FROM {database}.history")
+        assert stored.split() == ["300", "300"]
+    assert run_repair(capfd, code=0)[0]["history"] == [300, 0, 0]
+
+
+def test_rows_that_run_events_lacks_are_found_and_made_from_history(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    events = [
+        agent_event(SessionActivity("llm"), seq=1),
+        agent_event(RunStarted("attached", "report"), seq=2, run_id="r1"),
+        agent_event(RunStarted("attached", "report"), seq=3, run_id="r2"),
+        agent_event(ArtifactCreated("a", "text", "s3://a"), seq=4),
+        agent_event(ToolCallStarted("c1", "search", "key", "{}", 1, True, False), seq=5),
+        agent_event(ToolCallStarted("c2", "search", "c2", "{}", 1, True, False), seq=6),
+    ]
+    produce_records(kafka, kafka.topics.events, [(1, event) for event in events])
+    counts = {"audited": 0, "first_offset": 0, "last_offset": 5}
+    produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 1, duplicate=6, **counts)])
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+    land_all(clickhouse, settings, history=len(events), batches=1)
+    select = f"SELECT * FROM {database}.run_events ORDER BY source_offset"
+    whole = run_sql(clickhouse, select)
+    assert len(whole.splitlines()) == 4
+    assert found_faults(capfd, code=0) == []
+    delete_rows(clickhouse, "run_events", "source_offset IN (2, 4)")
+    assert found_faults(capfd, "--late", "0", code=1) == [("run_events_missing", 1, 2, 2, 4)]
+    done, _ = run_repair(capfd, code=0)
+    assert (done["history"], done["run_events"]) == ([6, 0, 0], [4, 2, 0])
+    assert run_sql(clickhouse, select) == whole
+    run_sql(clickhouse, f"TRUNCATE TABLE {database}.run_events")
+    assert run_repair(capfd, code=0)[0]["run_events"] == [4, 4, 0]
+    assert run_sql(clickhouse, select) == whole

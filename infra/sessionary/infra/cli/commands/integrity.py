@@ -1,5 +1,6 @@
 """`sessionary integrity check` and `integrity repair`: whether ClickHouse has every row, once."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -26,14 +27,15 @@ ToOption = Annotated[
     datetime | None,
     typer.Option("--to", formats=_FORMATS, help="End of the time, UTC. Default: now.", show_default=False),
 ]
+LateOption = Annotated[
+    int, typer.Option("--late", min=0, help="Seconds after which the last rows of a table count as missing.")
+]
 
 
 def check_command(
     since: FromOption = None,
     until: ToOption = None,
-    late_s: Annotated[
-        int, typer.Option("--late", min=0, help="Seconds after which the last rows of a table count as missing.")
-    ] = LATE_S,
+    late_s: LateOption = LATE_S,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -76,18 +78,21 @@ def _find_kafka_away(data: Path | None) -> Unavailable | None:
 def repair_command(
     since: Annotated[datetime, typer.Option("--from", formats=_FORMATS, help="Beginning of the time, UTC.")],
     until: ToOption = None,
+    late_s: LateOption = LATE_S,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read the records of a period from Kafka again, and insert those without a row in ClickHouse.
 
-    Repairs the tables of every sink. The period refers to the times at which Kafka appended the
-    records. Records that Kafka has deleted stay missing. Sinks may run meanwhile, and the command
-    may be repeated. Prints one row per sink and partition with records of the period.
+    Repairs the tables of every sink, and run_events from history. The period refers to the times at
+    which Kafka appended the records. A record that Kafka has twice gets one row. Records that Kafka
+    has lost or deleted stay missing. Sinks and other repairs may run meanwhile, and the command may
+    be repeated. Prints one row per table and partition with records of the period. Then checks the
+    period, as integrity check does: the exit code is 1 if a fault is left, and stderr names each.
     """
     from sessionary.infra.topics import count_brokers
     from sessionary.sinks.core.sink_kinds import SINKS
-    from sessionary.sinks.integrity.repair import repair_rows
+    from sessionary.sinks.integrity.repair import repair_rows, repair_run_events
     from sessionary.sinks.settings import SinkSettings
 
     client, settings = clickhouse_client(data), SinkSettings.from_env(stack_environment(data))
@@ -96,12 +101,28 @@ def repair_command(
         None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1_000) for time in (since, until)
     )
     results = [
-        result._asdict()
-        for kind in SINKS
-        for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows)
+        result for kind in SINKS for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows)
     ]
-    show_rows(results, as_json=as_json)
-    print_message(f"{sum(int(result['repaired']) for result in results)} rows were missing and are back")
+    results += repair_run_events(settings, since_ms or 0, until_ms, client.fetch_rows)
+    show_rows([result._asdict() for result in results], as_json=as_json)
+    print_message(f"{sum(result.repaired for result in results)} rows were missing and are back")
+    if copies := sum(result.copies for result in results):
+        print_message(f"{copies} records that Kafka has twice have one row each, as they should")
+    if left := list_faults(data, since, until, late_s, with_kafka=until is None):
+        for fault in left:
+            print_message(_describe_fault(fault))
+        raise CheckFailed(
+            f"{len(left)} faults are left, and another repair mends none of them: Kafka has no record for what is "
+            "missing, or has it twice. Keep rows and topics as they are, and see sessionary integrity check"
+        )
+
+
+def _describe_fault(fault: Mapping[str, Json]) -> str:
+    """Return a fault as a line: its name, rows and place."""
+    place = f"partition {fault['partition']}" if fault["partition"] is not None else f"session {fault['session_id']}"
+    if fault["first_offset"] is not None:
+        place += f", offsets {fault['first_offset']} to {fault['last_offset']}"
+    return f"{fault['fault']}: {fault['rows']} ({place})"
 
 
 def list_faults(

@@ -14,6 +14,8 @@
 -- Therefore a loss of all rows is visible in every period that begins after it, as long as another transaction follows.
 -- From 1970 on, all transactions of a partition must be stored.
 --
+-- Rows of run_events are compared with those of history, of which they are made.
+--
 -- Rows are first counted by groups of 1,024 transactions, and by single transactions only in groups with a difference.
 -- A lane is a partition's rows of one table: 4 * partition, + 1 for rejections, + 2 for the audit trail.
 --
@@ -256,6 +258,29 @@ sessions AS
     FROM {database}.audit
     WHERE audit_seq > 0 AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
     GROUP BY tenant_id, session_id
+),
+-- What run_events has of the rows that its materialized view takes from history, by places. The condition is the view's,
+-- in two parts: contents are read of tool calls without a run only.
+run_places AS
+(
+    SELECT topic_id, source_partition, source_offset, false AS is_stored
+    FROM {database}.history
+    WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')} AND appended_at > now() - INTERVAL 22 DAY
+        AND landed_at <= now64(3) - toIntervalSecond({late_s:UInt32}) AND retain_until > now() + INTERVAL 1 DAY
+        AND decode_error = '' AND session_id != '' AND event_type != 'heartbeat'
+        AND (ifNull(run_id, '') != '' OR startsWith(event_type, 'artifact_'))
+    UNION ALL
+    SELECT topic_id, source_partition, source_offset, false
+    FROM {database}.history
+    PREWHERE startsWith(event_type, 'tool_call_') AND ifNull(run_id, '') = ''
+    WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')} AND appended_at > now() - INTERVAL 22 DAY
+        AND landed_at <= now64(3) - toIntervalSecond({late_s:UInt32}) AND retain_until > now() + INTERVAL 1 DAY
+        AND decode_error = '' AND session_id != ''
+        AND JSONExtractString(payload_json, 'idem_key') NOT IN ('', JSONExtractString(payload_json, 'tool_call_id'))
+    UNION ALL
+    SELECT topic_id, source_partition, source_offset, true
+    FROM {database}.run_events
+    WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')} AND appended_at > now() - INTERVAL 22 DAY
 )
 SELECT
     concat(['history', 'rejected', 'audit'][lane % 4 + 1], '_rows_', kind) AS fault, '' AS tenant_id, '' AS session_id,
@@ -289,6 +314,20 @@ FROM
     FROM sessions
 )
 WHERE fault.2 > 0
+UNION ALL
+SELECT
+    'run_events_missing', '', '', source_partition, bitmapCardinality(lacking), bitmapMin(lacking), bitmapMax(lacking)
+FROM
+(
+    SELECT
+        source_partition,
+        bitmapAndnot(
+            groupBitmapStateIf(toUInt64(source_offset), NOT is_stored), groupBitmapStateIf(toUInt64(source_offset), is_stored)
+        ) AS lacking
+    FROM run_places
+    GROUP BY topic_id, source_partition
+)
+WHERE bitmapCardinality(lacking) > 0
 UNION ALL
 SELECT
     concat(sink, '_dead_letters'), '', '', source_partition, uniqExact(source_offset), min(source_offset), max(source_offset)
