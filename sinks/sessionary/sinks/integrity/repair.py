@@ -30,7 +30,7 @@ _WINDOW: Final = 20_000  # offsets of a partition that are compared at once; eac
 _BYTES: Final = 16 << 20
 _SILENT_S: Final = 30.0  # nothing arrives for so long: Kafka does not answer
 _NAMED: Final = 5_000  # numbers that one query names: a server reads 256 KiB of a query by default
-_ATTEMPTS: Final = 4  # tokens under which missing records are inserted
+_ATTEMPTS: Final = 16  # tokens under which missing records are inserted
 
 
 class RepairedPartition(NamedTuple):

@@ -1,0 +1,139 @@
+"""Which records a repair inserts, and under which tokens; `tests/integration` has the servers."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.records import BatchAcknowledged
+from sessionary.sinks.core.intent import RecordBlock
+from sessionary.sinks.core.rows.shared import RawRecord
+from sessionary.sinks.core.sink_kinds import SinkKind
+from sessionary.sinks.errors import OperatorError
+from sessionary.sinks.integrity import repair
+from sessionary.sinks.settings import SinkSettings
+from tests.support.sink_records import NOW_US, audit_record, batch_record
+
+TOPIC_ID = "id"
+KEYS = {
+    "audit": "tenant_id, session_id, audit_seq, source_partition, source_offset, source_n, topic_id",
+    "batches": "partition, number, first_offset, last_offset, topic_id",
+    "batch_acknowledgements": "partition, number, topic_id",
+}
+
+
+class Server:
+    """ClickHouse as a repair sees it: rows by table, and the tokens that it knows.
+
+    `loses` is how many of the next inserts it confirms and does not keep.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {table: [] for table in KEYS}
+        self.tokens: list[str] = []
+        self.loses = 0
+
+    def fetch_rows(self, query: str) -> Iterable[Mapping[str, Any]]:
+        if found := re.search(r"SELECT sorting_key .* name = '(\w+)'", query):
+            return [{"sorting_key": KEYS[found[1]]}]
+        if found := re.search(r"SELECT DISTINCT .* FROM (\w+) WHERE (\w+) IN \(([^)]*)\)", query):
+            numbers = {*map(int, found[3].split(", "))}
+            return [row for row in self.rows[found[1]] if row[found[2]] in numbers]
+        places = re.findall(r"FROM (\w+) WHERE src_partition = (\d+) AND src_offset BETWEEN (\d+) AND (\d+)", query)
+        return [
+            {"src_offset": row["src_offset"]}
+            for table, partition, first, last in places
+            for row in self.rows.get(table, ())
+            if row["src_partition"] == int(partition) and int(first) <= row["src_offset"] <= int(last)
+        ]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    found = Server()
+
+    class Writer:
+        def __init__(self, definition: Any, settings: Any, metrics: Any, decoder: Any, *, group: str) -> None:
+            self._definition, self._decoder, self._group = definition, decoder, group
+
+        def write_block(self, partition: int, block: RecordBlock) -> None:
+            token = block.insert_token(self._group, "t", partition)
+            if token in found.tokens:
+                raise OperatorError("short_write", "the token is known")
+            found.tokens.append(token)
+            if found.loses:
+                found.loses -= 1
+                return
+            for raw in block.records:
+                side = self._definition.side
+                is_aside = side is not None and (raw.value or b"")[:10] in side.headers
+                target = side if is_aside else self._definition
+                row = dict(zip(target.table.columns, target.build_row(raw, self._decoder), strict=True))
+                found.rows[target.table.name].append(row)
+
+        def close(self) -> None:
+            """Do nothing."""
+
+    monkeypatch.setattr(repair, "BlockWriter", Writer)
+    monkeypatch.setattr(repair, "ask_topic_id", lambda *_: TOPIC_ID)
+    return found
+
+
+def compare(server: Server, kind: SinkKind, values: Sequence[bytes]) -> tuple[int, int]:
+    """Repair records at offsets from 0 on; return the repaired ones and the copies."""
+    one = repair._Repair(SinkSettings(), kind, server.fetch_rows)
+    one._compare(1, [RawRecord("t", 1, n, NOW_US // 1_000, b"acme:s", value) for n, value in enumerate(values)])
+    tally = one._tallies[1]
+    assert tally.read == len(values)
+    return tally.repaired, tally.copies
+
+
+def test_a_record_that_kafka_has_twice_gets_one_row(server: Server) -> None:
+    first, second = (encode_record(audit_record(1, seq)) for seq in (1, 2))
+    values = [first, second, first, first]
+    assert compare(server, "audit", values) == (2, 2)
+    assert compare(server, "audit", values) == (0, 2)
+    server.rows["audit"][0]["src_offset"] = 3  # a merge keeps the place of any of them
+    assert compare(server, "audit", values) == (0, 2)
+    assert len(server.rows["audit"]) == 2
+
+
+def test_transactions_and_acknowledgements_are_known_by_their_own_identities(server: Server) -> None:
+    batch, other = (encode_record(batch_record(1, 7, last_offset=last)) for last in (79, 80))
+    acknowledged = encode_record(BatchAcknowledged(1, 7, NOW_US, "p1"))
+    values = [batch, acknowledged, batch, acknowledged, other]
+    assert compare(server, "batches", values) == (3, 2)
+    assert compare(server, "batches", values) == (0, 2)
+    assert {table: len(rows) for table, rows in server.rows.items()} == {
+        "audit": 0,
+        "batches": 2,
+        "batch_acknowledgements": 1,
+    }
+
+
+def test_repairs_of_the_same_records_have_the_same_token_and_those_of_others_another(server: Server) -> None:
+    values = [encode_record(audit_record(1, seq)) for seq in range(1, 5)]
+    for lost in ({0, 1, 3}, {0, 2, 3}):
+        server.rows["audit"] = [row for row in server.rows["audit"] if row["src_offset"] not in lost]
+        compare(server, "audit", values)
+    assert len({*server.tokens}) == len(server.tokens) == 2
+    tokens, rows = server.tokens, [row for row in server.rows["audit"] if row["src_offset"] == 1]
+    server.tokens, server.rows["audit"] = [], rows
+    compare(server, "audit", values)
+    assert server.tokens == [tokens[-1]]
+
+
+def test_records_that_are_lost_again_under_a_known_token_come_back_under_the_next_one(server: Server) -> None:
+    values = [encode_record(audit_record(1, 1))]
+    for _ in range(3):
+        assert compare(server, "audit", values) == (1, 0)
+        server.rows["audit"].clear()
+    assert len({*server.tokens}) == 3
+
+
+def test_rows_that_the_server_never_keeps_are_no_success(server: Server) -> None:
+    server.loses = 100
+    with pytest.raises(OperatorError, match="from offset 0 on, were inserted 16 times, and have no row"):
+        compare(server, "audit", [encode_record(audit_record(1, 1))])
