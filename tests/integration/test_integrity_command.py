@@ -404,3 +404,37 @@ def test_rows_that_run_events_lacks_are_found_and_made_from_history(
     run_sql(clickhouse, f"TRUNCATE TABLE {database}.run_events")
     assert run_repair(capfd, code=0)[0]["run_events"] == [4, 4, 0]
     assert run_sql(clickhouse, select) == whole
+
+
+def test_a_dismissed_fault_is_on_record_and_comes_up_again_only_if_it_grows(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Kafka lost an audit record and a clean-up of transaction 1, and later a clean-up of 2."""
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+    produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 1, cleanup=1)])
+    land_all(clickhouse, settings, batches=1)
+    audit, cleanup = ("audit_rows_missing", 1, 1, 10, 19), ("cleanup_missing", 1, 1, 10, 19)
+    assert found_faults(capfd, "--late", "0", code=1) == [audit, cleanup]
+
+    def dismiss(fault: str, partition: int) -> int:
+        words = ["integrity", "dismiss", fault, "--partition", str(partition), "--late", "0"]
+        return run([*words, "--reason", "the broker's disk was lost", "--by", "ann"])
+
+    assert dismiss("audit_rows_missing", 2) == 4
+    assert dismiss("audit_rows_missing", 1) == 0
+    assert found_faults(capfd, "--late", "0", code=1) == [cleanup]
+    assert dismiss("cleanup_missing", 1) == 0
+    assert found_faults(capfd, "--late", "0", code=0) == []
+    kept = f"SELECT fault, rows, reason, dismissed_by FROM {database}.dismissed_faults ORDER BY fault FORMAT TSVRaw"
+    assert run_sql(clickhouse, kept).splitlines() == [
+        f"{fault}\t1\tthe broker's disk was lost\tann" for fault in ("audit_rows_missing", "cleanup_missing")
+    ]
+    produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 2, audited=0, cleanup=1)])
+    land_all(clickhouse, settings, batches=2)
+    assert found_faults(capfd, "--late", "0", code=1) == [("cleanup_missing", 1, 2, 10, 29)]

@@ -80,7 +80,7 @@ class TimeLimit:
 
 
 def find_end_faults(settings: SinkGroupSettings, fetch_rows: FetchRows, timeout_s: float = 60.0) -> list[EndFault]:
-    """Return the faults at the committed offset of each sink and partition.
+    """Return the faults at the committed offset of each sink and partition that are not dismissed.
 
     Blocks for up to `timeout_s`, besides the time of `fetch_rows`. Raises `Unavailable` if Kafka
     does not answer, and the errors of `fetch_rows`.
@@ -92,7 +92,31 @@ def find_end_faults(settings: SinkGroupSettings, fetch_rows: FetchRows, timeout_
             faults += _find_sink_faults(settings, kind, fetch_rows, limit)
         except KafkaException as error:
             raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
-    return faults
+    return without_dismissed(faults, fetch_rows)
+
+
+def without_dismissed(faults: list[EndFault], fetch_rows: FetchRows) -> list[EndFault]:
+    """Return the faults that no dismissed one includes, as `v_integrity` does."""
+    if not faults:
+        return []
+    dismissed = [
+        (str(row["fault"]), int(row["partition"]), int(row["rows"]), int(row["first"]), int(row["last"]))
+        for row in fetch_rows(
+            "SELECT fault, partition, rows, first_offset AS first, last_offset AS last FROM dismissed_faults "
+            "WHERE partition IS NOT NULL AND first_offset IS NOT NULL AND last_offset IS NOT NULL"
+        )
+    ]
+    return [
+        fault
+        for fault in faults
+        if not any(
+            (kind, partition) == (fault.fault, fault.partition)
+            and rows >= fault.rows
+            and first <= fault.first_offset
+            and fault.last_offset <= last
+            for kind, partition, rows, first, last in dismissed
+        )
+    ]
 
 
 def group_consumer(settings: SinkGroupSettings, kind: SinkKind) -> Consumer:

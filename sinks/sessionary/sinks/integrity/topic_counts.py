@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.headers import find_transaction, read_headers
 from sessionary.schemas.kafka.clients import is_unreadable_batch
-from sessionary.sinks.integrity.landed_ends import EndFault, FetchRows, TimeLimit, group_consumer
+from sessionary.sinks.integrity.landed_ends import EndFault, FetchRows, TimeLimit, group_consumer, without_dismissed
 from sessionary.sinks.settings import SinkGroupSettings
 
 CountedTopic = Literal["cleanup", "tasks", "migrations", "quotas"]
@@ -110,7 +110,7 @@ def compare_topics(
         ]
         wanted |= _fetch_empty(fetch_rows, period, topic, others, starts_s)
         faults += find_count_faults(topic, wanted, found[topic])
-    return TopicComparison(faults, notes)
+    return TopicComparison(without_dismissed(faults, fetch_rows), notes)
 
 
 def find_count_faults(

@@ -1,6 +1,6 @@
 """Requests against the counts of transactions; `tests/integration` has the servers."""
 
-from sessionary.sinks.integrity.landed_ends import EndFault
+from sessionary.sinks.integrity.landed_ends import EndFault, without_dismissed
 from sessionary.sinks.integrity.topic_counts import TransactionId, WrittenCount, find_count_faults
 
 
@@ -23,3 +23,18 @@ def test_each_partition_s_missing_and_doubled_records_are_summed() -> None:
 
 def test_what_is_counted_and_there_is_no_fault_and_other_transactions_are_not_compared() -> None:
     assert faults_of({(0, 1): 1, (0, 2): 0}, {(0, 1): 1, (0, 3): 7, (4, 1): 1}) == []
+
+
+def test_a_dismissed_fault_covers_those_within_it_and_none_that_grew() -> None:
+    dismissed = [{"fault": "cleanup_missing", "partition": 1, "rows": 2, "first": 10, "last": 39}]
+    fault = EndFault("cleanup_missing", 1, 2, 10, 39)
+    covered = [fault, fault._replace(rows=1), fault._replace(first_offset=20, last_offset=29)]
+    others = [
+        fault._replace(rows=3),
+        fault._replace(first_offset=9),
+        fault._replace(last_offset=40),
+        fault._replace(partition=2),
+        fault._replace(fault="tasks_missing"),
+    ]
+    assert without_dismissed([*covered, *others], lambda _: dismissed) == others
+    assert without_dismissed(others, lambda _: []) == others

@@ -1,4 +1,4 @@
-"""`sessionary integrity check` and `integrity repair`: whether ClickHouse has every row, once."""
+"""`sessionary integrity check`, `repair` and `dismiss`: whether ClickHouse has every row, once."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -7,13 +7,13 @@ from typing import Annotated, Final
 
 import typer
 
-from sessionary.infra.cli.errors import CheckFailed
+from sessionary.infra.cli.errors import CheckFailed, NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client, kafka_settings
 from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.environment import stack_environment
 from sessionary.infra.kpi.integrity import LATE_S
-from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.errors import Invalid, Unavailable
 
 _COLUMNS: Final = ("fault", "rows", "partition", "first_offset", "last_offset", "session_id", "tenant_id")
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -123,6 +123,43 @@ def _describe_fault(fault: Mapping[str, Json]) -> str:
     if fault["first_offset"] is not None:
         place += f", offsets {fault['first_offset']} to {fault['last_offset']}"
     return f"{fault['fault']}: {fault['rows']} ({place})"
+
+
+def dismiss_command(
+    fault: Annotated[str, typer.Argument(help="Kind of the fault, as integrity check names it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why it can stay as it is; kept with the fault.")],
+    by: Annotated[str, typer.Option("--by", help="Who decides it; kept with the fault.")],
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Its partition. Default: all.", show_default=False)
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", help="Id of its session. Default: all.", show_default=False)
+    ] = None,
+    late_s: LateOption = LATE_S,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Dismiss faults that cannot be repaired, with a reason.
+
+    Checks all times, as integrity check does, and keeps the faults of this kind in the table
+    dismissed_faults. No check reports them again, unless they have more rows or other offsets.
+    Prints what was dismissed. The exit code is 4 if there is no such fault.
+    """
+    from sessionary.infra.topics import count_brokers
+
+    if not reason.strip() or not by.strip():
+        raise Invalid("invalid_value", "--reason and --by say why and who: give each some text")
+    count_brokers(kafka_settings(data))  # other questions to Kafka wait for longer
+    found = [
+        row
+        for row in list_faults(data, late_s=late_s)
+        if row["fault"] == fault and partition in (None, row["partition"]) and session in (None, row["session_id"])
+    ]
+    if not found:
+        raise NotFound(f"there is no such fault {fault}: see sessionary integrity check")
+    kept = [{**row, "reason": reason, "dismissed_by": by} for row in found]
+    clickhouse_client(data).insert_rows("dismissed_faults", kept)
+    show_rows(found, as_json=as_json, columns=_COLUMNS)
 
 
 def list_faults(
