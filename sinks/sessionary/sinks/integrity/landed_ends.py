@@ -73,9 +73,7 @@ class TimeLimit:
         """Return the seconds for one question. Raises `Unavailable` if there are none left."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
-            raise Unavailable(
-                f"{self._servers}: the ends of the sinks' topics were not read in {self._seconds:g} s", 2.0
-            )
+            raise Unavailable(f"{self._servers}: the logs were not read in {self._seconds:g} s", 2.0)
         return min(left_s, _ASK_S)
 
 

@@ -6,17 +6,23 @@ it wrote to each of these topics.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.headers import find_transaction, read_headers
-from sessionary.schemas.kafka.clients import is_unreadable_batch
-from sessionary.sinks.integrity.landed_ends import EndFault, FetchRows, TimeLimit, group_consumer, without_dismissed
+from sessionary.schemas.kafka.clients import AdminConnection, is_unreadable_batch, take_answer
+from sessionary.sinks.integrity.landed_ends import EndFault, FetchRows, TimeLimit, without_dismissed
 from sessionary.sinks.settings import SinkGroupSettings
 
 CountedTopic = Literal["cleanup", "tasks", "migrations", "quotas"]
@@ -77,8 +83,8 @@ def compare_topics(
     """Compare the topics with transactions that began since a time (s), and landed `late_s` ago.
 
     Records that their topic may have deleted by its retention are not compared, nor are those of
-    transactions without counts: the notes say so. Blocks for up to `timeout_s`, besides the time of
-    `fetch_rows`. Raises `Unavailable` if Kafka does not answer, and the errors of `fetch_rows`.
+    transactions without counts, nor logs that Kafka does not let us read: the notes say so. Blocks
+    for up to `timeout_s`, besides the time of `fetch_rows`, whose errors it raises.
     """
     limit = TimeLimit(settings, timeout_s)
     period = (
@@ -88,14 +94,11 @@ def compare_topics(
     # Before the topics: what is in these rows was committed to all of them.
     spans = _fetch_spans(fetch_rows, period)
     written = _fetch_counts(fetch_rows, period)
-    try:
-        logs, found, unreadable = _read_topics(settings, since_s, limit)
-    except KafkaException as error:
-        raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
     notes = [_uncounted_note(partition, span) for partition, span in sorted(spans.items()) if span.uncounted]
     faults: list[EndFault] = []
     for topic in COUNTED_TOPICS:
-        starts_s, topic_notes = _known_since(settings, topic, logs, unreadable, since_s)
+        read = _read_topic(settings, topic, since_s, limit)
+        starts_s, topic_notes = _known_since(settings, topic, read, since_s)
         notes += topic_notes
         begun = {place: counts for place, counts in written.items() if counts.started_s >= starts_s[place[0]]}
         wanted = {
@@ -105,11 +108,11 @@ def compare_topics(
         }
         others = [
             place
-            for place in found[topic]
+            for place in read.found
             if place not in wanted and place[0] in spans and spans[place[0]].low <= place[1] <= spans[place[0]].high
         ]
         wanted |= _fetch_empty(fetch_rows, period, topic, others, starts_s)
-        faults += find_count_faults(topic, wanted, found[topic])
+        faults += find_count_faults(topic, wanted, read.found)
     return TopicComparison(without_dismissed(faults, fetch_rows), notes)
 
 
@@ -197,33 +200,35 @@ def _uncounted_note(partition: int, span: _Span) -> str:
 
 
 def _known_since(
-    settings: SinkGroupSettings,
-    topic: CountedTopic,
-    logs: Mapping[tuple[str, int], _TopicLog],
-    unreadable: Mapping[tuple[str, int], int],
-    since_s: int,
+    settings: SinkGroupSettings, topic: CountedTopic, read: "_ReadTopic", since_s: int
 ) -> tuple[dict[int, float], list[str]]:
     """Return by partition of the events topic since when the topic has all records, and notes."""
     name: str = getattr(settings.topics, topic)
     by_log: dict[int, float] = {}
+    unread = dict(read.unread)
     notes: list[str] = []
     for partition in range(settings.partitions):
-        place, log = (name, partition), logs[name, partition]
-        by_log[partition] = _kept_since(log)
-        if place in unreadable:
-            by_log[partition] = float("inf")
-            notes.append(f"{name}-{partition} is not compared: its batch at offset {unreadable[place]} is unreadable")
-        elif by_log[partition] == float("inf"):
-            notes.append(
-                f"{name}-{partition} is not compared: it deleted records, and since when it has all is unknown"
-            )
-        elif by_log[partition] > since_s:
+        by_log[partition] = _kept_since(read.logs[partition]) if partition not in unread else float("inf")
+        if partition not in unread and by_log[partition] == float("inf"):
+            unread[partition] = "it deleted records, and since when it has all is unknown"
+        elif since_s < by_log[partition] < float("inf"):
             notes.append(
                 f"{name}-{partition} is compared from {_shown(by_log[partition])} on: it deleted older records"
             )
+    notes += _unread_notes(name, unread, settings.partitions)
     # A notice is in the partition of its tenant, whatever partition it comes from.
     latest = max(by_log.values(), default=0.0)
     return (dict.fromkeys(by_log, latest) if topic == "quotas" else by_log), notes
+
+
+def _unread_notes(name: str, unread: Mapping[int, str], count: int) -> Iterator[str]:
+    """Yield a sentence for each reason that partitions of a topic are not compared for."""
+    by_reason: dict[str, list[int]] = {}
+    for partition, reason in sorted(unread.items()):
+        by_reason.setdefault(reason, []).append(partition)
+    for reason, partitions in by_reason.items():
+        which = "" if len(partitions) == count else f", partition {', '.join(map(str, partitions))},"
+        yield f"{name}{which} is not compared: {reason}"
 
 
 def _kept_since(log: _TopicLog) -> float:
@@ -236,81 +241,132 @@ def _shown(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-class _ReadTopics(NamedTuple):
-    """Where logs begin and end, records by transaction, and the first batch that is unreadable."""
+class _ReadTopic(NamedTuple):
+    """What was read of a topic.
 
-    logs: dict[tuple[str, int], _TopicLog]
-    found: dict[str, Counter[TransactionId]]
-    unreadable: dict[tuple[str, int], int]
+    Attributes:
+        logs: Where each partition begins and ends; those that did not answer are missing.
+        found: The number of records by transaction.
+        unread: Why a partition was not read, or not to its end.
+    """
+
+    logs: dict[int, _TopicLog]
+    found: Counter[TransactionId]
+    unread: dict[int, str]
 
 
-def _read_topics(settings: SinkGroupSettings, since_s: int, limit: TimeLimit) -> _ReadTopics:
-    """Raises `KafkaException`, `Unavailable`."""
-    fields = {str(getattr(settings.topics, topic)): topic for topic in COUNTED_TOPICS}
-    kept_ms = _ask_retention(settings, fields, limit)
-    consumer = group_consumer(settings, "batches")
+def _read_topic(settings: SinkGroupSettings, topic: CountedTopic, since_s: int, limit: TimeLimit) -> _ReadTopic:
+    """Read a topic. Errors of Kafka are reasons why it is not read: other topics may be."""
+    name: str = getattr(settings.topics, topic)
+    connection = AdminConnection(settings)
     try:
-        places = [TopicPartition(name, number) for name in fields for number in range(settings.partitions)]
-        logs = dict[tuple[str, int], _TopicLog]()
-        for place in places:
-            low, high = consumer.get_watermark_offsets(place, timeout=limit.left_s()) or (0, 0)
-            logs[place.topic, place.partition] = _TopicLog(low, high, kept_ms[place.topic])
-        starts = {place: log.start for place, log in logs.items()}
-        if since_s:
-            asked = [TopicPartition(*place, max(0, since_s - _MARGIN_S) * 1_000) for place in logs]
+        logs, unread = _ask_logs(connection.open_client(), name, settings.partitions, limit)
+        found, unfinished = _read_logs(settings, name, logs, since_s, limit)
+        return _ReadTopic(logs, found, unread | unfinished)
+    except KafkaException as error:
+        reason = str(error.args[0].str())
+    except (Unavailable, TimeoutError) as error:
+        reason = str(error) or "Kafka did not answer"
+    finally:
+        connection.end_client()
+    return _ReadTopic({}, Counter(), dict.fromkeys(range(settings.partitions), reason))
+
+
+def _ask_logs(
+    admin: AdminClient, name: str, partitions: int, limit: TimeLimit
+) -> tuple[dict[int, _TopicLog], dict[int, str]]:
+    """Return where each log begins and ends, and why others are unknown."""
+    kept_ms = _ask_retention(admin, name, limit)
+    places = [TopicPartition(name, number) for number in range(partitions)]
+    timeout_s = limit.left_s()
+
+    def ask(spec: OffsetSpec, isolation: IsolationLevel) -> dict[TopicPartition, Future[Any]]:
+        answers: dict[TopicPartition, Future[Any]] = admin.list_offsets(
+            dict.fromkeys(places, spec), isolation_level=isolation, request_timeout=timeout_s
+        )
+        return answers
+
+    starts = ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+    ends = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
+    logs: dict[int, _TopicLog] = {}
+    unknown: dict[int, str] = {}
+    for place in places:
+        try:
+            start, end = (int(take_answer(asked[place], timeout_s).offset) for asked in (starts, ends))
+            logs[place.partition] = _TopicLog(start, end, kept_ms)
+        except KafkaException as error:  # its leader may be away, or the topic
+            unknown[place.partition] = str(error.args[0].str())
+        except TimeoutError:
+            unknown[place.partition] = f"its leader did not answer in {timeout_s:g} s"
+    return logs, unknown
+
+
+def _ask_retention(admin: AdminClient, name: str, limit: TimeLimit) -> int | None:
+    """Return how long a topic keeps its records (ms); None: who asks may not know."""
+    timeout_s = limit.left_s()
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    answer = admin.describe_configs([resource], request_timeout=timeout_s)[resource]
+    try:
+        config = {name: entry.value for name, entry in take_answer(answer, timeout_s).items()}
+    except KafkaException as error:
+        if error.args[0].code() not in (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        ):
+            raise
+        return None
+    is_by_time = config.get("retention.bytes") == "-1" and config.get("retention.ms") is not None
+    return int(config["retention.ms"]) if is_by_time else None
+
+
+def _read_logs(
+    settings: SinkGroupSettings, name: str, logs: Mapping[int, _TopicLog], since_s: int, limit: TimeLimit
+) -> tuple[Counter[TransactionId], dict[int, str]]:
+    """Return the records by transaction, and why logs were not read to their end."""
+    starts = {partition: log.start for partition, log in logs.items()}
+    unfinished: dict[int, str] = {}
+    # Records that are deleted meanwhile are not left out silently.
+    consumer = Consumer({**settings.reader_config_of(settings.group_id("batches")), "auto.offset.reset": "error"})
+    try:
+        if since_s and logs:
+            asked = [TopicPartition(name, partition, max(0, since_s - _MARGIN_S) * 1_000) for partition in logs]
             for answer in consumer.offsets_for_times(asked, timeout=limit.left_s()):
-                key = answer.topic, answer.partition
-                starts[key] = logs[key].end if answer.offset < 0 else max(answer.offset, starts[key])
-        read, unreadable = _read_records(consumer, starts, {place: log.end for place, log in logs.items()}, limit)
+                log = logs[answer.partition]
+                if answer.error is not None:
+                    unfinished[answer.partition] = answer.error.str()
+                starts[answer.partition] = log.end if answer.offset < 0 else max(answer.offset, log.start)
+        found, others = _read_records(consumer, name, starts, {number: log.end for number, log in logs.items()}, limit)
+        return found, others | unfinished
     finally:
         consumer.close()
-    return _ReadTopics(logs, {field: read[name] for name, field in fields.items()}, unreadable)
-
-
-def _ask_retention(settings: SinkGroupSettings, names: Iterable[str], limit: TimeLimit) -> dict[str, int | None]:
-    """Return how long each topic keeps its records (ms); None: who asks may not know."""
-    admin = AdminClient(settings.client_config())
-    kept: dict[str, int | None] = {}
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    for resource, answer in admin.describe_configs(resources, request_timeout=limit.left_s()).items():
-        try:
-            config = {name: entry.value for name, entry in answer.result(limit.left_s()).items()}
-        except KafkaException as error:
-            if error.args[0].code() not in (
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            ):
-                raise
-            config = {}
-        is_by_time = config.get("retention.bytes") == "-1" and config.get("retention.ms") is not None
-        kept[resource.name] = int(config["retention.ms"]) if is_by_time else None
-    return kept
 
 
 def _read_records(
-    consumer: Consumer,
-    starts: Mapping[tuple[str, int], int],
-    ends: Mapping[tuple[str, int], int],
-    limit: TimeLimit,
-) -> tuple[dict[str, Counter[TransactionId]], dict[tuple[str, int], int]]:
-    found: dict[str, Counter[TransactionId]] = {name: Counter() for name, _ in starts}
-    unreadable: dict[tuple[str, int], int] = {}
-    unread = {place for place, start in starts.items() if start < ends[place]}
-    consumer.assign([TopicPartition(*place, starts[place]) for place in unread])
-    while unread:
+    consumer: Consumer, name: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: TimeLimit
+) -> tuple[Counter[TransactionId], dict[int, str]]:
+    found: Counter[TransactionId] = Counter()
+    unfinished: dict[int, str] = {}
+    left = {partition for partition, start in starts.items() if start < ends[partition]}
+    consumer.assign([TopicPartition(name, partition, starts[partition]) for partition in left])
+    while left:
         limit.left_s()
         for message in consumer.consume(2_000, 0.5):
-            place = message.topic() or "", message.partition() or 0
-            offset, error = message.offset() or 0, message.error()
+            partition, offset, error = message.partition(), message.offset() or 0, message.error()
+            if partition is None or partition not in left:
+                if error is not None and message.topic() is None:
+                    raise KafkaException(error)
+                continue
             if is_unreadable_batch(message):
-                unreadable.setdefault(place, offset)
+                unfinished[partition] = f"its batch at offset {offset} is unreadable"
+            elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                unfinished[partition] = "records were deleted while they were read: check again"
             elif error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
-            elif place in unread and error is None and offset < ends[place]:
+                unfinished[partition] = error.str()
+            elif error is None and offset < ends[partition]:
                 transaction = find_transaction(read_headers(message) or ())
                 if transaction is not None:
-                    found[place[0]][transaction] += 1
-                if offset < ends[place] - 1:
+                    found[transaction] += 1
+                if offset < ends[partition] - 1:
                     continue
-            unread.discard(place)
-    return found, unreadable
+            left.discard(partition)
+    return found, unfinished

@@ -1,7 +1,24 @@
 """Requests against the counts of transactions; `tests/integration` has the servers."""
 
+import time
+
+import pytest
+from confluent_kafka import KafkaError
+
+from sessionary.sinks.integrity import topic_counts
 from sessionary.sinks.integrity.landed_ends import EndFault, without_dismissed
-from sessionary.sinks.integrity.topic_counts import TransactionId, WrittenCount, find_count_faults
+from sessionary.sinks.integrity.topic_counts import (
+    TopicComparison,
+    TransactionId,
+    WrittenCount,
+    compare_topics,
+    find_count_faults,
+)
+from sessionary.sinks.settings import SinkGroupSettings
+from tests.core.sinks.integrity.fake_topics import FakeBatches, FakeTopics
+
+HOUR_S = 3_600
+PARTITIONS = 4
 
 
 def faults_of(wanted: dict[TransactionId, int], found: dict[TransactionId, int]) -> list[EndFault]:
@@ -38,3 +55,50 @@ def test_a_dismissed_fault_covers_those_within_it_and_none_that_grew() -> None:
     ]
     assert without_dismissed([*covered, *others], lambda _: dismissed) == others
     assert without_dismissed(others, lambda _: []) == others
+
+
+class Pipeline:
+    """A pipeline `p` of four partitions, whose transactions began two hours ago unless named."""
+
+    def __init__(self) -> None:
+        self.now_s = time.time()
+        self.topics, self.batches = FakeTopics(), FakeBatches(self.now_s)
+
+    def write(self, number: int, *, age_s: float = 2 * HOUR_S, lost: bool = False, **counts: int) -> None:
+        """Let transaction `number` of partition 1 write records, or lose them."""
+        self.batches.add(1, number, self.now_s - age_s, **counts)
+        for topic, records in counts.items():
+            for _ in range(0 if lost else records):
+                self.topics.append(f"p.{topic}", 1, (1, number), self.now_s - age_s)
+
+    def compare(self, since_s: int = 0, timeout_s: float = 60.0) -> TopicComparison:
+        settings = SinkGroupSettings(topic_prefix="p", partitions=PARTITIONS)
+        return compare_topics(settings, self.batches.fetch_rows, since_s, 120, timeout_s)
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    made = Pipeline()
+    monkeypatch.setattr(topic_counts, "AdminConnection", lambda _: made.topics)
+    monkeypatch.setattr(topic_counts, "Consumer", lambda _: made.topics)
+    return made
+
+
+def test_a_topic_that_may_not_be_read_hides_no_fault_of_the_others(pipeline: Pipeline) -> None:
+    pipeline.write(1, cleanup=1, tasks=1, migrations=1, quotas=1)
+    pipeline.write(2, cleanup=1, tasks=1, migrations=1, lost=True)
+    pipeline.topics.refused["p.tasks"] = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    found = pipeline.compare()
+    assert found.faults == [EndFault(f"{topic}_missing", 1, 1, 20, 29) for topic in ("cleanup", "migrations")]
+    [note] = [note for note in found.notes if "is not compared" in note]
+    assert note.startswith("p.tasks is not compared: ")
+    assert "uthoriz" in note
+
+
+def test_a_partition_without_a_leader_hides_no_fault_of_the_others(pipeline: Pipeline) -> None:
+    pipeline.write(1, cleanup=1, lost=True)
+    for place in (("p.cleanup", 0), ("p.cleanup", 3), ("p.quotas", 2)):
+        pipeline.topics.refused[place] = KafkaError.LEADER_NOT_AVAILABLE
+    found = pipeline.compare()
+    assert found.faults == [EndFault("cleanup_missing", 1, 1, 10, 19)]
+    assert any(note.startswith("p.cleanup, partition 0, 3, is not compared: ") for note in found.notes)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -52,14 +52,14 @@ def check_command(
     away = _find_kafka_away(data) if until is None else None
     if away is not None:
         print_message(f"neither the ends of the tables nor the requests are compared: {away}")
-    faults = list_faults(data, since, until, late_s, with_kafka=until is None and away is None)
-    if faults:
-        show_rows(faults, as_json=as_json, columns=_COLUMNS)
+    found = find_faults(data, since, until, late_s, with_kafka=until is None and away is None)
+    if found.faults:
+        show_rows(found.faults, as_json=as_json, columns=_COLUMNS)
         raise CheckFailed(
-            f"{len(faults)} faults: rows that are missing come back with sessionary integrity repair, "
+            f"{len(found.faults)} faults: rows that are missing come back with sessionary integrity repair, "
             "if Kafka still has them; requests that Kafka has lost do not come back"
         )
-    if away is not None:
+    if away := away or found.away:
         raise away
     print_message("no row is missing or doubled")
 
@@ -108,13 +108,16 @@ def repair_command(
     print_message(f"{sum(result.repaired for result in results)} rows were missing and are back")
     if copies := sum(result.copies for result in results):
         print_message(f"{copies} records that Kafka has twice have one row each, as they should")
-    if left := list_faults(data, since, until, late_s, with_kafka=until is None):
-        for fault in left:
+    found = find_faults(data, since, until, late_s, with_kafka=until is None)
+    if found.faults:
+        for fault in found.faults:
             print_message(_describe_fault(fault))
         raise CheckFailed(
-            f"{len(left)} faults are left, and another repair mends none of them: Kafka has no record for what is "
-            "missing, or has it twice. Keep rows and topics as they are, and see sessionary integrity check"
+            f"{len(found.faults)} faults are left, and another repair mends none of them: Kafka has no record for "
+            "what is missing, or has it twice. Keep rows and topics as they are, and see sessionary integrity check"
         )
+    if found.away is not None:
+        raise found.away
 
 
 def _describe_fault(fault: Mapping[str, Json]) -> str:
@@ -150,32 +153,42 @@ def dismiss_command(
     if not reason.strip() or not by.strip():
         raise Invalid("invalid_value", "--reason and --by say why and who: give each some text")
     count_brokers(kafka_settings(data))  # other questions to Kafka wait for longer
+    all_found = find_faults(data, late_s=late_s)
     found = [
         row
-        for row in list_faults(data, late_s=late_s)
+        for row in all_found.faults
         if row["fault"] == fault and partition in (None, row["partition"]) and session in (None, row["session_id"])
     ]
     if not found:
+        if all_found.away is not None:
+            raise all_found.away
         raise NotFound(f"there is no such fault {fault}: see sessionary integrity check")
     kept = [{**row, "reason": reason, "dismissed_by": by} for row in found]
     clickhouse_client(data).insert_rows("dismissed_faults", kept)
     show_rows(found, as_json=as_json, columns=_COLUMNS)
 
 
-def list_faults(
+class FoundFaults(NamedTuple):
+    """Faults, with the columns of `v_integrity`, and why the ends of tables are not compared."""
+
+    faults: list[dict[str, Json]]
+    away: Unavailable | None
+
+
+def find_faults(
     data: Path | None,
     since: datetime | None = None,
     until: datetime | None = None,
     late_s: int = LATE_S,
     *,
     with_kafka: bool = True,
-) -> list[dict[str, Json]]:
-    """Return the faults of rows and requests, with the columns of `v_integrity`.
+) -> FoundFaults:
+    """Return the faults of rows and requests.
 
     `with_kafka`: also compare the end of each table and the requests with Kafka. Then stderr says
     what was not compared.
 
-    Blocks. Raises `Unavailable`, `SettingsError`, `Invalid`.
+    Blocks. Raises `Unavailable` if ClickHouse does not answer, `SettingsError`, `Invalid`.
     """
     from sessionary.sinks.integrity.landed_ends import find_end_faults
     from sessionary.sinks.integrity.topic_counts import compare_topics
@@ -190,10 +203,16 @@ def list_faults(
         f"SELECT * FROM v_integrity_between(from={first}, to={last}, late_s={late_s}) "
         "ORDER BY fault, partition, first_offset, session_id"
     )
+    away: Unavailable | None = None
     if with_kafka:
         settings = SinkSettings.from_env(stack_environment(data))
+        try:
+            faults += [fault._asdict() for fault in find_end_faults(settings, client.fetch_rows)]
+        except Unavailable as error:  # what was found is reported all the same
+            away = error
+            print_message(f"the ends of the tables are not compared: {error}")
         compared = compare_topics(settings, client.fetch_rows, times[0], late_s)
-        faults += [fault._asdict() for fault in (*find_end_faults(settings, client.fetch_rows), *compared.faults)]
+        faults += [fault._asdict() for fault in compared.faults]
         for note in compared.notes:
             print_message(note)
-    return faults
+    return FoundFaults(faults, away)
