@@ -262,7 +262,7 @@ def test_requests_that_kafka_lost_or_has_twice_are_found(
         admin, place = AdminClient(kafka.client_config()), TopicPartition(topic, 1, 2)
         admin.delete_records([place])[place].result(120)
     assert ("cleanup_missing", 1, 2, 10, 29) in check()[0]
-    keep_records(kafka, names.cleanup, 3_600_000)
+    keep_records(kafka, names.cleanup, 60_000)
     found, notes = check()
     assert {fault for fault, *_ in found} == {"migrations_missing", "quotas_missing", "tasks_doubled", "tasks_missing"}
     assert f"{names.cleanup}-1 is compared from" in notes

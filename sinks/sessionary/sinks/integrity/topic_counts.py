@@ -29,9 +29,9 @@ CountedTopic = Literal["cleanup", "tasks", "migrations", "quotas"]
 # Columns of `batches`, and fields of `TopicNames`.
 COUNTED_TOPICS: Final[tuple[CountedTopic, ...]] = ("cleanup", "tasks", "migrations", "quotas")
 _LAST_S: Final = 4_291_747_200  # a time that no record has
-# A broker deletes by its clock, and a transaction's start is by its processor's.
-_MARGIN_S: Final = 3_600
-_PLACES: Final = 1_000  # transactions that one query names
+# A record has the broker's time, and a transaction's start is by its processor's clock.
+_MARGIN_S: Final = 300
+_PLACES: Final = 5_000  # transactions that one query names: a server reads 256 KiB of a query by default
 # By partition and number; of the log.
 TransactionId = tuple[int, int]
 _NOT_COUNTED: Final = " OR ".join(f"{topic} IS NULL" for topic in COUNTED_TOPICS)
@@ -50,16 +50,6 @@ class TopicComparison(NamedTuple):
 
     faults: list[EndFault]
     notes: list[str]
-
-
-class _Span(NamedTuple):
-    """The transactions of a partition that are compared, and those of them without counts."""
-
-    low: int
-    high: int
-    uncounted: int
-    first_uncounted: int
-    last_uncounted: int
 
 
 class _TopicLog(NamedTuple):
@@ -87,32 +77,36 @@ def compare_topics(
     for up to `timeout_s`, besides the time of `fetch_rows`, whose errors it raises.
     """
     limit = TimeLimit(settings, timeout_s)
-    period = (
-        f"started_at >= toDateTime({since_s}, 'UTC') AND landed_at <= now64(3) - toIntervalSecond({late_s}) "
-        f"AND started_at < toDateTime({_LAST_S}, 'UTC')"
-    )
-    # Before the topics: what is in these rows was committed to all of them.
-    spans = _fetch_spans(fetch_rows, period)
-    written = _fetch_counts(fetch_rows, period)
-    notes = [_uncounted_note(partition, span) for partition, span in sorted(spans.items()) if span.uncounted]
-    faults: list[EndFault] = []
+    # Before the topics: what had landed then was committed to all of them.
+    (row,) = fetch_rows(f"SELECT toUnixTimestamp64Milli(now64(3)) - {1_000 * late_s} AS landed_ms")
+    landed_ms = int(row["landed_ms"])
+    found: dict[CountedTopic, Counter[TransactionId]] = {}
+    starts_s: dict[CountedTopic, dict[int, float]] = {}
+    notes: list[str] = []
     for topic in COUNTED_TOPICS:
         read = _read_topic(settings, topic, since_s, limit)
-        starts_s, topic_notes = _known_since(settings, topic, read, since_s)
+        found[topic] = read.found
+        starts_s[topic], topic_notes = _known_since(settings, topic, read, since_s)
         notes += topic_notes
-        begun = {place: counts for place, counts in written.items() if counts.started_s >= starts_s[place[0]]}
+    firsts_s = {topic: max(since_s, min(by_log.values())) for topic, by_log in starts_s.items()}
+    first_s = min(firsts_s.values())
+    if first_s == float("inf"):
+        return TopicComparison([], notes)
+    period = (
+        f"started_at >= toDateTime({int(first_s)}, 'UTC') AND started_at < toDateTime({_LAST_S}, 'UTC') "
+        f"AND landed_at <= fromUnixTimestamp64Milli({landed_ms}, 'UTC')"
+    )
+    notes += _fetch_uncounted(fetch_rows, period)
+    known = _fetch_counts(fetch_rows, period, firsts_s)
+    faults: list[EndFault] = []
+    for topic in COUNTED_TOPICS:
+        counted = known | _fetch_named(fetch_rows, period, [place for place in found[topic] if place not in known])
         wanted = {
             place: WrittenCount(counts.by_topic[topic], counts.first_offset, counts.last_offset)
-            for place, counts in begun.items()
-            if counts.by_topic[topic]
+            for place, counts in counted.items()
+            if counts.started_s >= starts_s[topic].get(place[0], float("inf"))
         }
-        others = [
-            place
-            for place in read.found
-            if place not in wanted and place[0] in spans and spans[place[0]].low <= place[1] <= spans[place[0]].high
-        ]
-        wanted |= _fetch_empty(fetch_rows, period, topic, others, starts_s)
-        faults += find_count_faults(topic, wanted, read.found)
+        faults += find_count_faults(topic, wanted, found[topic])
     return TopicComparison(without_dismissed(faults, fetch_rows), notes)
 
 
@@ -143,37 +137,40 @@ class _Counts(NamedTuple):
     last_offset: int
 
 
-def _fetch_spans(fetch_rows: FetchRows, period: str) -> dict[int, _Span]:
+def _fetch_uncounted(fetch_rows: FetchRows, period: str) -> Iterator[str]:
+    """Yield a sentence for each partition with transactions without counts."""
     query = (
-        f"SELECT partition, min(number) AS low, max(number) AS high, countIf({_NOT_COUNTED}) AS uncounted, "
-        f"minIf(number, {_NOT_COUNTED}) AS first, maxIf(number, {_NOT_COUNTED}) AS last "
-        f"FROM batches FINAL WHERE {period} GROUP BY partition"
+        "SELECT partition, count() AS uncounted, min(number) AS first, max(number) AS last "
+        f"FROM batches FINAL WHERE {period} AND ({_NOT_COUNTED}) GROUP BY partition ORDER BY partition"
     )
-    names = ("low", "high", "uncounted", "first", "last")
-    return {int(row["partition"]): _Span(*(int(row[name]) for name in names)) for row in fetch_rows(query)}
+    for row in fetch_rows(query):
+        yield (
+            f"partition {row['partition']}: {row['uncounted']} transactions, of the numbers {row['first']} to "
+            f"{row['last']}, do not count their records of {', '.join(COUNTED_TOPICS)}: these are not compared"
+        )
 
 
-def _fetch_counts(fetch_rows: FetchRows, period: str) -> dict[TransactionId, _Counts]:
-    """Return the transactions that wrote something to one of the topics.
+def _fetch_counts(
+    fetch_rows: FetchRows, period: str, firsts_s: Mapping[CountedTopic, float]
+) -> dict[TransactionId, _Counts]:
+    """Return the transactions that wrote something to one of the topics since its own first time.
 
     A transaction that is there twice was judged again: the last one's records count.
     """
-    some = " OR ".join(f"{topic} > 0" for topic in COUNTED_TOPICS)
-    return dict(_fetch_transactions(fetch_rows, period, f"({some}) AND NOT ({_NOT_COUNTED})"))
+    some = [
+        f"{topic} > 0 AND started_s >= {int(first_s)}" for topic, first_s in firsts_s.items() if first_s < float("inf")
+    ]
+    return dict(_fetch_transactions(fetch_rows, period, f"({' OR '.join(some)}) AND NOT ({_NOT_COUNTED})"))
 
 
-def _fetch_empty(
-    fetch_rows: FetchRows, period: str, topic: CountedTopic, places: list[TransactionId], starts_s: Mapping[int, float]
-) -> dict[TransactionId, WrittenCount]:
-    """Return those of the transactions that count no record of the topic, which has records."""
-    empty: dict[TransactionId, WrittenCount] = {}
+def _fetch_named(fetch_rows: FetchRows, period: str, places: list[TransactionId]) -> dict[TransactionId, _Counts]:
+    """Return those of the transactions that are in the period and have counts."""
+    named: dict[TransactionId, _Counts] = {}
     for first in range(0, len(places), _PLACES):
-        named = ", ".join(map(str, places[first : first + _PLACES]))
-        where = f"{period} AND (partition, number) IN ({named})"
-        for place, counts in _fetch_transactions(fetch_rows, where, f"{topic} = 0"):
-            if counts.started_s >= starts_s[place[0]]:
-                empty[place] = WrittenCount(0, counts.first_offset, counts.last_offset)
-    return empty
+        part = ", ".join(map(str, places[first : first + _PLACES]))
+        where = f"{period} AND (partition, number) IN ({part})"
+        named |= dict(_fetch_transactions(fetch_rows, where, f"NOT ({_NOT_COUNTED})"))
+    return named
 
 
 def _fetch_transactions(fetch_rows: FetchRows, where: str, having: str) -> Iterator[tuple[TransactionId, _Counts]]:
@@ -190,13 +187,6 @@ def _fetch_transactions(fetch_rows: FetchRows, where: str, having: str) -> Itera
         by_topic = {topic: int(row[topic] or 0) for topic in COUNTED_TOPICS}
         offsets = int(row["first_offset"]), int(row["last_offset"])
         yield (int(row["partition"]), int(row["number"])), _Counts(by_topic, int(row["started_s"]), *offsets)
-
-
-def _uncounted_note(partition: int, span: _Span) -> str:
-    return (
-        f"partition {partition}: {span.uncounted} transactions, of the numbers {span.first_uncounted} to "
-        f"{span.last_uncounted}, do not count their records of {', '.join(COUNTED_TOPICS)}: these are not compared"
-    )
 
 
 def _known_since(

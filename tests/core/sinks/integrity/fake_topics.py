@@ -149,25 +149,34 @@ class FakeTransaction(NamedTuple):
 
 
 class FakeBatches:
-    """The table `batches`; `queries` are those that it was asked."""
+    """The table `batches`; `scanned` has the numbers of transactions that each query looked at."""
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
         self.rows: list[FakeTransaction] = []
-        self.queries: list[str] = []
+        self.scanned: list[list[int]] = []
 
     def add(self, partition: int, number: int, started_s: float, **counts: int) -> None:
         """Add a transaction that counts its records, 0 of the topics that are not named."""
         self.rows.append(FakeTransaction(partition, number, started_s, counts))
 
     def fetch_rows(self, query: str) -> list[dict[str, Any]]:
-        self.queries.append(query)
         if "dismissed_faults" in query:
             return []
-        since = re.search(r"started_at >= toDateTime\((\d+)", query)
-        rows = [row for row in self.rows if since is None or row.started_s >= int(since[1])]
-        if "countIf" in query:
-            return [self._span(partition, rows) for partition in sorted({row.partition for row in rows})]
+        if found := re.search(r"toUnixTimestamp64Milli\(now64\(3\)\) - (\d+)", query):
+            return [{"landed_ms": int(self.now_s * 1_000) - int(found[1])}]
+        since, landed = (
+            int(re.findall(rf"{pattern}\((\d+)", query)[0])
+            for pattern in ("started_at >= toDateTime", "landed_at <= fromUnixTimestamp64Milli")
+        )
+        rows = [row for row in self.rows if row.started_s >= since and row.landed_s * 1_000 <= landed]
+        self.scanned.append([row.number for row in rows])
+        if "uncounted" in query:
+            return [
+                {"partition": row.partition, "uncounted": 1, "first": row.number, "last": row.number}
+                for row in rows
+                if row.counts is None
+            ]
         if named := re.search(r"\(partition, number\) IN \((.*)\)\s", query):
             places = {(int(one), int(other)) for one, other in re.findall(r"\((\d+), (\d+)\)", named[1])}
             rows = [row for row in rows if (row.partition, row.number) in places]
@@ -187,21 +196,5 @@ class FakeBatches:
 
     @staticmethod
     def _has(having: str, row: FakeTransaction, counts: Mapping[str, int]) -> bool:
-        some = re.findall(r"(\w+) (>|=) 0(?: AND started_s >= (\d+))?", having)
-        return any(
-            (counts.get(topic, 0) > 0) == (sign == ">") and row.started_s >= int(since or 0)
-            for topic, sign, since in some
-        )
-
-    @staticmethod
-    def _span(partition: int, rows: list[FakeTransaction]) -> dict[str, int]:
-        numbers = [row.number for row in rows if row.partition == partition]
-        uncounted = [row.number for row in rows if row.partition == partition and row.counts is None]
-        return {
-            "partition": partition,
-            "low": min(numbers),
-            "high": max(numbers),
-            "uncounted": len(uncounted),
-            "first": min(uncounted, default=0),
-            "last": max(uncounted, default=0),
-        }
+        some = re.findall(r"(\w+) > 0 AND started_s >= (\d+)", having)
+        return not some or any(counts.get(topic, 0) > 0 and row.started_s >= int(since) for topic, since in some)

@@ -102,3 +102,33 @@ def test_a_partition_without_a_leader_hides_no_fault_of_the_others(pipeline: Pip
     found = pipeline.compare()
     assert found.faults == [EndFault("cleanup_missing", 1, 1, 10, 19)]
     assert any(note.startswith("p.cleanup, partition 0, 3, is not compared: ") for note in found.notes)
+
+
+def test_transactions_are_read_back_to_where_the_topics_begin(pipeline: Pipeline) -> None:
+    pipeline.write(1, age_s=30 * 24 * HOUR_S, cleanup=1, lost=True)
+    pipeline.write(2, age_s=10 * HOUR_S, cleanup=1, lost=True)
+    for topic in topic_counts.COUNTED_TOPICS:
+        for partition in range(PARTITIONS):
+            pipeline.topics.starts[f"p.{topic}", partition] = 5
+    assert pipeline.compare().faults == [EndFault("cleanup_missing", 1, 1, 20, 29)]
+    assert pipeline.batches.scanned
+    assert all(numbers == [2] for numbers in pipeline.batches.scanned)
+
+
+def test_what_landed_after_the_beginning_is_not_compared(pipeline: Pipeline) -> None:
+    """Its records may be behind the ends that were read."""
+    pipeline.write(1, cleanup=1, lost=True)
+    pipeline.write(2, age_s=200, cleanup=1, lost=True)
+    late = pipeline.batches.rows.pop()
+    pipeline.batches.rows.append(late._replace(landed_s=pipeline.now_s - 119))
+    assert pipeline.compare().faults == [EndFault("cleanup_missing", 1, 1, 10, 19)]
+
+
+def test_records_of_transactions_that_count_none_are_found_in_few_queries(pipeline: Pipeline) -> None:
+    for number in range(1, 12_001):
+        pipeline.write(number, tasks=1)
+    for number in (7, 12_001):
+        pipeline.topics.append("p.cleanup", 1, (1, number), pipeline.now_s)
+    pipeline.batches.add(1, 12_001, pipeline.now_s - HOUR_S)
+    assert pipeline.compare().faults == [EndFault("cleanup_doubled", 1, 2, 70, 120_019)]
+    assert len(pipeline.batches.scanned) <= 4
