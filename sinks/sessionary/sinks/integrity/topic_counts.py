@@ -31,6 +31,7 @@ COUNTED_TOPICS: Final[tuple[CountedTopic, ...]] = ("cleanup", "tasks", "migratio
 _LAST_S: Final = 4_291_747_200  # a time that no record has
 # A record has the broker's time, and a transaction's start is by its processor's clock.
 _MARGIN_S: Final = 300
+_RETENTION_S: Final = 86_400  # no retention that was in force lately was shorter, unless it still is
 _PLACES: Final = 5_000  # transactions that one query names: a server reads 256 KiB of a query by default
 # By partition and number; of the log.
 TransactionId = tuple[int, int]
@@ -72,9 +73,9 @@ def compare_topics(
 ) -> TopicComparison:
     """Compare the topics with transactions that began since a time (s), and landed `late_s` ago.
 
-    Records that their topic may have deleted by its retention are not compared, nor are those of
-    transactions without counts, nor logs that Kafka does not let us read: the notes say so. Blocks
-    for up to `timeout_s`, besides the time of `fetch_rows`, whose errors it raises.
+    Records that their topic may have deleted are not compared, nor are those of transactions
+    without counts, nor logs that Kafka does not let us read: the notes say so. Blocks for up to
+    `timeout_s`, besides the time of `fetch_rows`, whose errors it raises.
     """
     limit = TimeLimit(settings, timeout_s)
     # Before the topics: what had landed then was committed to all of them.
@@ -194,21 +195,21 @@ def _known_since(
 ) -> tuple[dict[int, float], list[str]]:
     """Return by partition of the events topic since when the topic has all records, and notes."""
     name: str = getattr(settings.topics, topic)
-    by_log: dict[int, float] = {}
     unread = dict(read.unread)
-    notes: list[str] = []
+    by_log: dict[int, float] = {}
     for partition in range(settings.partitions):
-        by_log[partition] = _kept_since(read.logs[partition]) if partition not in unread else float("inf")
-        if partition not in unread and by_log[partition] == float("inf"):
-            unread[partition] = "it deleted records, and since when it has all is unknown"
-        elif since_s < by_log[partition] < float("inf"):
-            notes.append(
-                f"{name}-{partition} is compared from {_shown(by_log[partition])} on: it deleted older records"
-            )
-    notes += _unread_notes(name, unread, settings.partitions)
-    # A notice is in the partition of its tenant, whatever partition it comes from.
-    latest = max(by_log.values(), default=0.0)
-    return (dict.fromkeys(by_log, latest) if topic == "quotas" else by_log), notes
+        by_log[partition] = float("inf") if partition in unread else read.kept_s[partition]
+        if by_log[partition] == float("inf"):
+            unread.setdefault(partition, "it deleted records, and since when it has all is unknown")
+    notes = list(_unread_notes(name, unread, settings.partitions))
+    if topic == "quotas":
+        # A notice is in the partition of its tenant, whatever partition it comes from.
+        by_log = dict.fromkeys(by_log, max(by_log.values()))
+    later_s = sorted(kept_s for kept_s in by_log.values() if since_s < kept_s < float("inf"))
+    if later_s:
+        partly = "" if later_s[0] == later_s[-1] else f", and in part from {_shown(later_s[0])} on"
+        notes.append(f"{name} is compared from {_shown(later_s[-1])} on{partly}: older records may be deleted")
+    return by_log, notes
 
 
 def _unread_notes(name: str, unread: Mapping[int, str], count: int) -> Iterator[str]:
@@ -221,10 +222,19 @@ def _unread_notes(name: str, unread: Mapping[int, str], count: int) -> Iterator[
         yield f"{name}{which} is not compared: {reason}"
 
 
-def _kept_since(log: _TopicLog) -> float:
-    if log.start == 0 or log.retention_ms == -1:
-        return 0.0
-    return float("inf") if log.retention_ms is None else time.time() - log.retention_ms / 1_000 + _MARGIN_S
+def _kept_since(log: _TopicLog, first_at_s: float | None) -> float:
+    """Return since when a log that was read from its beginning has all records (s).
+
+    `first_at_s`: when its first record was appended, None if it has none. It has all that followed.
+    A topic with few records has those of its retention, too. But the retention may have been
+    raised, and the topic made anew: what was before that is gone, and a day is allowed for it.
+    """
+    by_record = float("inf") if first_at_s is None else first_at_s + _MARGIN_S
+    if log.retention_ms is None and log.start > 0:
+        return by_record
+    is_longer = log.retention_ms in (None, -1)
+    kept_s = _RETENTION_S if is_longer else min(_RETENTION_S, (log.retention_ms or 0) / 1_000)
+    return min(by_record, time.time() - kept_s + _MARGIN_S)
 
 
 def _shown(at_s: float) -> str:
@@ -235,12 +245,12 @@ class _ReadTopic(NamedTuple):
     """What was read of a topic.
 
     Attributes:
-        logs: Where each partition begins and ends; those that did not answer are missing.
+        kept_s: Since when each partition has all records (s); 0 if since before the time asked for.
         found: The number of records by transaction.
         unread: Why a partition was not read, or not to its end.
     """
 
-    logs: dict[int, _TopicLog]
+    kept_s: dict[int, float]
     found: Counter[TransactionId]
     unread: dict[int, str]
 
@@ -251,8 +261,8 @@ def _read_topic(settings: SinkGroupSettings, topic: CountedTopic, since_s: int, 
     connection = AdminConnection(settings)
     try:
         logs, unread = _ask_logs(connection.open_client(), name, settings.partitions, limit)
-        found, unfinished = _read_logs(settings, name, logs, since_s, limit)
-        return _ReadTopic(logs, found, unread | unfinished)
+        read = _read_logs(settings, name, logs, since_s, limit)
+        return read._replace(unread=unread | read.unread)
     except KafkaException as error:
         reason = str(error.args[0].str())
     except (Unavailable, TimeoutError) as error:
@@ -311,8 +321,7 @@ def _ask_retention(admin: AdminClient, name: str, limit: TimeLimit) -> int | Non
 
 def _read_logs(
     settings: SinkGroupSettings, name: str, logs: Mapping[int, _TopicLog], since_s: int, limit: TimeLimit
-) -> tuple[Counter[TransactionId], dict[int, str]]:
-    """Return the records by transaction, and why logs were not read to their end."""
+) -> _ReadTopic:
     starts = {partition: log.start for partition, log in logs.items()}
     unfinished: dict[int, str] = {}
     # Records that are deleted meanwhile are not left out silently.
@@ -325,16 +334,29 @@ def _read_logs(
                 if answer.error is not None:
                     unfinished[answer.partition] = answer.error.str()
                 starts[answer.partition] = log.end if answer.offset < 0 else max(answer.offset, log.start)
-        found, others = _read_records(consumer, name, starts, {number: log.end for number, log in logs.items()}, limit)
-        return found, others | unfinished
+        read = _read_records(consumer, name, starts, {number: log.end for number, log in logs.items()}, limit)
     finally:
         consumer.close()
+    kept_s = {
+        partition: 0.0 if starts[partition] > log.start else _kept_since(log, read.firsts_s.get(partition))
+        for partition, log in logs.items()
+    }
+    return _ReadTopic(kept_s, read.found, read.unfinished | unfinished)
+
+
+class _ReadRecords(NamedTuple):
+    """Records by transaction, when each log's first one was appended, why logs are unfinished."""
+
+    found: Counter[TransactionId]
+    firsts_s: dict[int, float]
+    unfinished: dict[int, str]
 
 
 def _read_records(
     consumer: Consumer, name: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: TimeLimit
-) -> tuple[Counter[TransactionId], dict[int, str]]:
+) -> _ReadRecords:
     found: Counter[TransactionId] = Counter()
+    firsts_s: dict[int, float] = {}
     unfinished: dict[int, str] = {}
     left = {partition for partition, start in starts.items() if start < ends[partition]}
     consumer.assign([TopicPartition(name, partition, starts[partition]) for partition in left])
@@ -353,10 +375,11 @@ def _read_records(
             elif error is not None and error.code() != KafkaError._PARTITION_EOF:
                 unfinished[partition] = error.str()
             elif error is None and offset < ends[partition]:
+                firsts_s.setdefault(partition, message.timestamp()[1] / 1_000)
                 transaction = find_transaction(read_headers(message) or ())
                 if transaction is not None:
                     found[transaction] += 1
                 if offset < ends[partition] - 1:
                     continue
             left.discard(partition)
-    return found, unfinished
+    return _ReadRecords(found, firsts_s, unfinished)

@@ -132,3 +132,40 @@ def test_records_of_transactions_that_count_none_are_found_in_few_queries(pipeli
     pipeline.batches.add(1, 12_001, pipeline.now_s - HOUR_S)
     assert pipeline.compare().faults == [EndFault("cleanup_doubled", 1, 2, 70, 120_019)]
     assert len(pipeline.batches.scanned) <= 4
+
+
+@pytest.mark.parametrize(
+    ("start", "retention"), [(5, {"retention.ms": "604800000"}), (5, {"retention.ms": "-1"}), (0, {}), (5, {})]
+)
+def test_what_a_topic_had_to_delete_before_a_change_is_not_missing(
+    pipeline: Pipeline, start: int, retention: dict[str, str]
+) -> None:
+    """Its retention was raised, or it was made anew: its first record is two days old."""
+    pipeline.topics.config = {"retention.bytes": "-1", **retention}
+    pipeline.topics.starts["p.cleanup", 1] = start
+    pipeline.write(1, age_s=72 * HOUR_S, cleanup=1, lost=True)
+    pipeline.write(2, age_s=48 * HOUR_S, cleanup=1)
+    pipeline.write(3, age_s=47 * HOUR_S, cleanup=1, lost=True)
+    found = pipeline.compare()
+    assert found.faults == [EndFault("cleanup_missing", 1, 1, 30, 39)]
+    assert any(note.startswith("p.cleanup is compared from ") for note in found.notes)
+
+
+def test_a_topic_without_records_is_compared_for_a_day_unless_it_keeps_them_for_less(pipeline: Pipeline) -> None:
+    pipeline.topics.starts["p.cleanup", 1] = 5
+    pipeline.write(1, age_s=25 * HOUR_S, cleanup=1, lost=True)
+    pipeline.write(2, age_s=23 * HOUR_S, cleanup=1, lost=True)
+    assert pipeline.compare().faults == [EndFault("cleanup_missing", 1, 1, 20, 29)]
+    pipeline.topics.config["retention.ms"] = str(22 * HOUR_S * 1_000)
+    assert pipeline.compare().faults == []
+    pipeline.topics.config.clear()  # who asks may not know it
+    found = pipeline.compare()
+    assert found.faults == []
+    assert any(note.startswith("p.cleanup, partition 1, is not compared: it deleted records") for note in found.notes)
+
+
+def test_of_a_time_all_is_compared_if_older_records_are_still_there(pipeline: Pipeline) -> None:
+    for number, lost in ((1, False), (2, True), (3, False)):
+        pipeline.write(number, age_s=(72 - number) * HOUR_S, cleanup=1, lost=lost)
+    since_s = int(pipeline.now_s) - 70 * HOUR_S - 60
+    assert pipeline.compare(since_s).faults == [EndFault("cleanup_missing", 1, 1, 20, 29)]
