@@ -22,6 +22,7 @@ from sessionary.sinks.settings import SinkGroupSettings, SinkSettings
 _WINDOW: Final = 20  # offsets that are read before the committed one; then eight times as many
 _WINDOW_GROWTH: Final = 8
 _ASK_S: Final = 10.0  # for one question to Kafka
+SILENT_S: Final = 30.0  # nothing arrives for so long: Kafka does not answer
 _AGE_MS_MAX: Final = 22 * 86_400_000  # rows may expire 30 days after their record
 # Runs a query and returns its rows by column names.
 FetchRows = Callable[[str], Iterable[Mapping[str, Any]]]
@@ -228,6 +229,8 @@ def _read_records(
                     unreadable.add(partition)
             elif error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
+            elif partition in unread and error is not None and offset < ends[partition]:
+                continue  # a follower that is behind ends its log here
             elif partition in unread and error is None and offset < ends[partition]:
                 if message.timestamp()[1] >= youngest_ms:
                     last[partition] = offset

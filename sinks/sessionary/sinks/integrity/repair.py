@@ -20,7 +20,7 @@ from sessionary.sinks.core.intent import RecordBlock
 from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.errors import BadRow, OperatorError
-from sessionary.sinks.integrity.landed_ends import FetchRows, group_consumer, tables_of
+from sessionary.sinks.integrity.landed_ends import SILENT_S, FetchRows, group_consumer, tables_of
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.kafka_client import records_from_messages
@@ -28,7 +28,6 @@ from sessionary.sinks.settings import SinkSettings
 
 _WINDOW: Final = 20_000  # offsets of a partition that are compared at once; each begins at a multiple
 _BYTES: Final = 16 << 20
-_SILENT_S: Final = 30.0  # nothing arrives for so long: Kafka does not answer
 _NAMED: Final = 5_000  # numbers that one query names: a server reads 256 KiB of a query by default
 _ATTEMPTS: Final = 16  # tokens under which missing records are inserted
 
@@ -155,8 +154,8 @@ class _Repair:
             messages = consumer.consume(2_000, 0.5)
             if messages:
                 heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > _SILENT_S:
-                raise Unavailable(f"partitions {sorted(unread)} of {self._topic}: nothing for {_SILENT_S:g} s", 2.0)
+            elif time.monotonic() - heard_s > SILENT_S:
+                raise Unavailable(f"partitions {sorted(unread)} of {self._topic}: nothing for {SILENT_S:g} s", 2.0)
             for message in messages:
                 partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -169,7 +168,8 @@ class _Repair:
                         compare(partition)
                     waiting[partition].append(message)
                     sizes[partition] += len(message.value() or b"")
-                if error is not None or offset >= ranges[partition].end - 1:
+                # A follower that is behind ends its log before the range's end.
+                if offset >= ranges[partition].end - (error is None):
                     unread.discard(partition)
                     consumer.pause([TopicPartition(self._topic, partition)])
                 if sizes[partition] >= _BYTES or partition not in unread:

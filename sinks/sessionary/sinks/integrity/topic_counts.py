@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.headers import find_transaction, read_headers
 from sessionary.schemas.kafka.clients import AdminConnection, is_unreadable_batch, take_answer
-from sessionary.sinks.integrity.landed_ends import EndFault, FetchRows, TimeLimit, without_dismissed
+from sessionary.sinks.integrity.landed_ends import SILENT_S, EndFault, FetchRows, TimeLimit, without_dismissed
 from sessionary.sinks.settings import SinkGroupSettings
 
 CountedTopic = Literal["cleanup", "tasks", "migrations", "quotas"]
@@ -31,6 +31,7 @@ COUNTED_TOPICS: Final[tuple[CountedTopic, ...]] = ("cleanup", "tasks", "migratio
 _LAST_S: Final = 4_291_747_200  # a time that no record has
 # A record has the broker's time, and a transaction's start is by its processor's clock.
 _MARGIN_S: Final = 300
+_CLOCKS_MS: Final = 60_000  # by which a broker's clock may be ahead of ClickHouse's
 _RETENTION_S: Final = 86_400  # no retention that was in force lately was shorter, unless it still is
 _PLACES: Final = 5_000  # transactions that one query names: a server reads 256 KiB of a query by default
 # By partition and number; of the log.
@@ -85,7 +86,7 @@ def compare_topics(
     starts_s: dict[CountedTopic, dict[int, float]] = {}
     notes: list[str] = []
     for topic in COUNTED_TOPICS:
-        read = _read_topic(settings, topic, since_s, limit)
+        read = _read_topic(settings, topic, since_s, landed_ms, limit)
         found[topic] = read.found
         starts_s[topic], topic_notes = _known_since(settings, topic, read, since_s)
         notes += topic_notes
@@ -255,12 +256,14 @@ class _ReadTopic(NamedTuple):
     unread: dict[int, str]
 
 
-def _read_topic(settings: SinkGroupSettings, topic: CountedTopic, since_s: int, limit: TimeLimit) -> _ReadTopic:
+def _read_topic(
+    settings: SinkGroupSettings, topic: CountedTopic, since_s: int, landed_ms: int, limit: TimeLimit
+) -> _ReadTopic:
     """Read a topic. Errors of Kafka are reasons why it is not read: other topics may be."""
     name: str = getattr(settings.topics, topic)
     connection = AdminConnection(settings)
     try:
-        logs, unread = _ask_logs(connection.open_client(), name, settings.partitions, limit)
+        logs, unread = _ask_logs(connection.open_client(), name, settings.partitions, landed_ms, limit)
         read = _read_logs(settings, name, logs, since_s, limit)
         return read._replace(unread=unread | read.unread)
     except KafkaException as error:
@@ -273,9 +276,13 @@ def _read_topic(settings: SinkGroupSettings, topic: CountedTopic, since_s: int, 
 
 
 def _ask_logs(
-    admin: AdminClient, name: str, partitions: int, limit: TimeLimit
+    admin: AdminClient, name: str, partitions: int, landed_ms: int, limit: TimeLimit
 ) -> tuple[dict[int, _TopicLog], dict[int, str]]:
-    """Return where each log begins and ends, and why others are unknown."""
+    """Return where each log begins and ends, and why others are unknown.
+
+    An open transaction hides what others committed after its first record. So a log is unknown if
+    one is open that began before `landed_ms`, when all that is compared had been committed.
+    """
     kept_ms = _ask_retention(admin, name, limit)
     places = [TopicPartition(name, number) for number in range(partitions)]
     timeout_s = limit.left_s()
@@ -286,14 +293,24 @@ def _ask_logs(
         )
         return answers
 
-    starts = ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
-    ends = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+    later: OffsetSpec = OffsetSpec.for_timestamp(landed_ms + _CLOCKS_MS)
+    asked = (
+        ask(earliest, IsolationLevel.READ_UNCOMMITTED),
+        ask(later, IsolationLevel.READ_UNCOMMITTED),
+        ask(latest, IsolationLevel.READ_UNCOMMITTED),
+        ask(latest, IsolationLevel.READ_COMMITTED),
+    )
     logs: dict[int, _TopicLog] = {}
     unknown: dict[int, str] = {}
     for place in places:
         try:
-            start, end = (int(take_answer(asked[place], timeout_s).offset) for asked in (starts, ends))
-            logs[place.partition] = _TopicLog(start, end, kept_ms)
+            start, later_at, end, open_at = (int(take_answer(answers[place], timeout_s).offset) for answers in asked)
+            if open_at < (later_at if later_at >= 0 else end):
+                unknown[place.partition] = f"a transaction is open at offset {open_at}, and hides what follows"
+                continue
+            logs[place.partition] = _TopicLog(start, open_at, kept_ms)
         except KafkaException as error:  # its leader may be away, or the topic
             unknown[place.partition] = str(error.args[0].str())
         except TimeoutError:
@@ -360,9 +377,16 @@ def _read_records(
     unfinished: dict[int, str] = {}
     left = {partition for partition, start in starts.items() if start < ends[partition]}
     consumer.assign([TopicPartition(name, partition, starts[partition]) for partition in left])
+    heard_s = time.monotonic()
     while left:
         limit.left_s()
-        for message in consumer.consume(2_000, 0.5):
+        messages = consumer.consume(2_000, 0.5)
+        if messages:
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > SILENT_S:
+            unfinished |= dict.fromkeys(left, f"Kafka sent nothing for {SILENT_S:g} s")
+            break
+        for message in messages:
             partition, offset, error = message.partition(), message.offset() or 0, message.error()
             if partition is None or partition not in left:
                 if error is not None and message.topic() is None:
@@ -374,6 +398,8 @@ def _read_records(
                 unfinished[partition] = "records were deleted while they were read: check again"
             elif error is not None and error.code() != KafkaError._PARTITION_EOF:
                 unfinished[partition] = error.str()
+            elif error is not None and offset < ends[partition]:
+                continue  # a follower that is behind ends its log here
             elif error is None and offset < ends[partition]:
                 firsts_s.setdefault(partition, message.timestamp()[1] / 1_000)
                 transaction = find_transaction(read_headers(message) or ())

@@ -12,6 +12,7 @@ from sessionary.schemas.headers import transaction_header
 from sessionary.sinks.integrity.topic_counts import COUNTED_TOPICS, TransactionId
 
 _EARLIEST = type(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+_LATEST = type(OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
 class FakeMessage(NamedTuple):
@@ -38,6 +39,9 @@ class FakeMessage(NamedTuple):
     def timestamp(self) -> tuple[int, int]:
         return 2, int(self.at_s * 1_000)
 
+    def value(self) -> bytes:
+        return b"value"
+
     def headers(self) -> list[tuple[str, bytes]]:
         return [] if self.transaction is None else [transaction_header(*self.transaction)]
 
@@ -49,6 +53,9 @@ class FakeTopics:
         records: What a consumer is given, by log.
         starts: Where logs begin, unless at 0.
         ends: Where logs end, unless after their last record.
+        opened: The offsets of open transactions' first records, by log.
+        answers: What the next calls of `consume` return, before what was assigned.
+        silent: Logs of which a consumer gets nothing.
         refused: Codes of the errors for topics, and for single logs.
         config: The topics' settings.
     """
@@ -57,6 +64,9 @@ class FakeTopics:
         self.records: dict[tuple[str, int], list[FakeMessage]] = {}
         self.starts: dict[tuple[str, int], int] = {}
         self.ends: dict[tuple[str, int], int] = {}
+        self.opened: dict[tuple[str, int], int] = {}
+        self.answers: list[list[FakeMessage]] = []
+        self.silent: set[tuple[str, int]] = set()
         self.refused: dict[str | tuple[str, int], int] = {}
         self.config = {"retention.ms": "604800000", "retention.bytes": "-1"}
         self.read: list[tuple[str, int]] = []
@@ -71,6 +81,9 @@ class FakeTopics:
     def _end(self, place: tuple[str, int]) -> int:
         held = self.records.get(place)
         return self.ends.get(place, held[-1].at + 1 if held else self.starts.get(place, 0))
+
+    def _find_later(self, place: tuple[str, int], at_ms: int) -> int:
+        return next((record.at for record in self.records.get(place, ()) if record.at_s * 1_000 >= at_ms), -1)
 
     def _answer(self, value: object, *places: str | tuple[str, int]) -> "Future[Any]":
         answer: Future[Any] = Future()
@@ -103,7 +116,12 @@ class FakeTopics:
             offset: int
 
         def find(place: tuple[str, int], spec: Any) -> int:
-            return self.starts.get(place, 0) if isinstance(spec, _EARLIEST) else self._end(place)
+            if isinstance(spec, _EARLIEST):
+                return self.starts.get(place, 0)
+            if isinstance(spec, _LATEST):
+                is_committed = isolation_level == IsolationLevel.READ_COMMITTED
+                return self.opened.get(place, self._end(place)) if is_committed else self._end(place)
+            return self._find_later(place, spec.timestamp)
 
         return {
             one: self._answer(Found(find((one.topic, one.partition), spec)), one.topic, (one.topic, one.partition))
@@ -113,26 +131,28 @@ class FakeTopics:
     # As a consumer.
 
     def offsets_for_times(self, asked: Iterable[TopicPartition], **_: object) -> list[TopicPartition]:
-        answers = []
-        for one in asked:
-            later = [
-                record.at
-                for record in self.records.get((one.topic, one.partition), ())
-                if record.at_s * 1_000 >= one.offset
-            ]
-            answers.append(TopicPartition(one.topic, one.partition, min(later, default=-1)))
-        return answers
+        return [
+            TopicPartition(one.topic, one.partition, self._find_later((one.topic, one.partition), one.offset))
+            for one in asked
+        ]
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
         for one in places:
             place = one.topic, one.partition
             self.read.append(place)
-            self._pending += [record for record in self.records.get(place, ()) if record.at >= one.offset]
-            self._pending.append(FakeMessage(place, self._end(place), code=KafkaError._PARTITION_EOF))
+            held = () if place in self.silent else self.records.get(place, ())
+            self._pending += [record for record in held if one.offset <= record.at < self.opened.get(place, 1 << 62)]
+            if place not in self.silent:
+                self._pending.append(FakeMessage(place, self._end(place), code=KafkaError._PARTITION_EOF))
 
     def consume(self, _count: int, _timeout_s: float) -> list[FakeMessage]:
+        if self.answers:
+            return self.answers.pop(0)
         messages, self._pending = self._pending, []
         return messages
+
+    def pause(self, _places: Iterable[TopicPartition]) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchAcknowledged
@@ -14,6 +15,7 @@ from sessionary.sinks.core.sink_kinds import SinkKind
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.integrity import repair
 from sessionary.sinks.settings import SinkSettings
+from tests.core.sinks.integrity.fake_topics import FakeMessage, FakeTopics
 from tests.support.sink_records import NOW_US, audit_record, batch_record
 
 TOPIC_ID = "id"
@@ -137,3 +139,18 @@ def test_rows_that_the_server_never_keeps_are_no_success(server: Server) -> None
     server.loses = 100
     with pytest.raises(OperatorError, match="from offset 0 on, were inserted 16 times, and have no row"):
         compare(server, "audit", [encode_record(audit_record(1, 1))])
+
+
+def test_a_follower_s_earlier_end_is_not_the_end_of_what_is_repaired(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics, compared = FakeTopics(), list[int]()
+    for number in (1, 2):
+        topics.append("t", 1, (1, number), 0.0)
+    topics.answers = [[FakeMessage(("t", 1), 1, code=KafkaError._PARTITION_EOF)]]
+    monkeypatch.setattr(repair, "records_from_messages", lambda _topic, _partition, messages: messages)
+    one = repair._Repair(SinkSettings(), "audit", server.fetch_rows)
+    one._topic = "t"
+    monkeypatch.setattr(one, "_compare", lambda _, messages: compared.extend(one.offset() for one in messages))
+    one._read_ranges(topics, {1: repair._Range(0, 2, None)})  # type: ignore[arg-type]
+    assert compared == [0, 1]

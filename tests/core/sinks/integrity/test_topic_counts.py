@@ -15,7 +15,7 @@ from sessionary.sinks.integrity.topic_counts import (
     find_count_faults,
 )
 from sessionary.sinks.settings import SinkGroupSettings
-from tests.core.sinks.integrity.fake_topics import FakeBatches, FakeTopics
+from tests.core.sinks.integrity.fake_topics import FakeBatches, FakeMessage, FakeTopics
 
 HOUR_S = 3_600
 PARTITIONS = 4
@@ -169,3 +169,38 @@ def test_of_a_time_all_is_compared_if_older_records_are_still_there(pipeline: Pi
         pipeline.write(number, age_s=(72 - number) * HOUR_S, cleanup=1, lost=lost)
     since_s = int(pipeline.now_s) - 70 * HOUR_S - 60
     assert pipeline.compare(since_s).faults == [EndFault("cleanup_missing", 1, 1, 20, 29)]
+
+
+def test_a_log_of_which_nothing_arrives_is_given_up_and_the_others_are_compared(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_counts, "SILENT_S", 0.01)
+    for number in (1, 2):
+        pipeline.write(number, cleanup=1, tasks=1)
+    pipeline.topics.records["p.cleanup", 1].pop()
+    pipeline.topics.silent.add(("p.tasks", 1))
+    found = pipeline.compare(timeout_s=10.0)
+    assert found.faults == [EndFault("cleanup_missing", 1, 1, 20, 29)]
+    assert any(note == "p.tasks, partition 1, is not compared: Kafka sent nothing for 0.01 s" for note in found.notes)
+
+
+def test_a_follower_s_earlier_end_is_not_the_end(pipeline: Pipeline) -> None:
+    for number in (1, 2):
+        pipeline.write(number, cleanup=1)
+    early = FakeMessage(("p.cleanup", 1), 1, code=KafkaError._PARTITION_EOF)
+    pipeline.topics.answers = [[early]]
+    assert pipeline.compare().faults == []
+
+
+def test_what_an_open_transaction_hides_is_not_missing(pipeline: Pipeline) -> None:
+    """One on quotas hides notices of every partition; one that has just begun hides nothing old."""
+    for number in (1, 2, 3):
+        pipeline.write(number, cleanup=1, quotas=1)
+    pipeline.topics.opened["p.quotas", 1] = 1
+    found = pipeline.compare()
+    assert found.faults == []
+    assert any("a transaction is open at offset 1, and hides what follows" in note for note in found.notes)
+    pipeline.topics.opened = {("p.quotas", 1): 3}
+    pipeline.topics.append("p.quotas", 1, (1, 4), pipeline.now_s)
+    pipeline.topics.records["p.cleanup", 1].pop()
+    assert pipeline.compare().faults == [EndFault("cleanup_missing", 1, 1, 30, 39)]
