@@ -202,7 +202,7 @@ def _known_since(
         by_log[partition] = float("inf") if partition in unread else read.kept_s[partition]
         if by_log[partition] == float("inf"):
             unread.setdefault(partition, "it deleted records, and since when it has all is unknown")
-    notes = list(_unread_notes(name, unread, settings.partitions))
+    notes = list(_unread_notes(name, unread, settings.partitions, is_whole=topic == "quotas"))
     if topic == "quotas":
         # A notice is in the partition of its tenant, whatever partition it comes from.
         by_log = dict.fromkeys(by_log, max(by_log.values()))
@@ -213,14 +213,24 @@ def _known_since(
     return by_log, notes
 
 
-def _unread_notes(name: str, unread: Mapping[int, str], count: int) -> Iterator[str]:
-    """Yield a sentence for each reason that partitions of a topic are not compared for."""
+def _unread_notes(name: str, unread: Mapping[int, str], count: int, *, is_whole: bool) -> Iterator[str]:
+    """Yield a sentence for each reason that partitions of a topic are not compared for.
+
+    `is_whole`: the topic is not compared at all if one partition is not.
+    """
     by_reason: dict[str, list[int]] = {}
     for partition, reason in sorted(unread.items()):
         by_reason.setdefault(reason, []).append(partition)
     for reason, partitions in by_reason.items():
-        which = "" if len(partitions) == count else f", partition {', '.join(map(str, partitions))},"
-        yield f"{name}{which} is not compared: {reason}"
+        which = f"partition {', '.join(map(str, partitions))}"
+        if len(partitions) == count:
+            yield f"{name} is not compared: {reason}"
+        else:
+            yield (
+                f"{name} is not compared: {which}: {reason}"
+                if is_whole
+                else f"{name}, {which}, is not compared: {reason}"
+            )
 
 
 def _kept_since(log: _TopicLog, first_at_s: float | None) -> float:

@@ -61,7 +61,13 @@ def check_command(
         )
     if away := away or found.away:
         raise away
-    print_message("no row is missing or doubled")
+    if until is not None:
+        requests = "no request is compared, because --to was given"
+    elif found.notes:
+        requests = "nor is a request, of those that are compared: see the lines above"
+    else:
+        requests = "nor is a request"
+    print_message(f"no row is missing or doubled, {requests}")
 
 
 def _find_kafka_away(data: Path | None) -> Unavailable | None:
@@ -169,9 +175,16 @@ def dismiss_command(
 
 
 class FoundFaults(NamedTuple):
-    """Faults, with the columns of `v_integrity`, and why the ends of tables are not compared."""
+    """What a check found.
+
+    Attributes:
+        faults: The faults, with the columns of `v_integrity`.
+        notes: Sentences on the requests that were not compared.
+        away: Why the ends of tables were not compared.
+    """
 
     faults: list[dict[str, Json]]
+    notes: list[str]
     away: Unavailable | None
 
 
@@ -204,6 +217,7 @@ def find_faults(
         "ORDER BY fault, partition, first_offset, session_id"
     )
     away: Unavailable | None = None
+    notes: list[str] = []
     if with_kafka:
         settings = SinkSettings.from_env(stack_environment(data))
         try:
@@ -213,6 +227,7 @@ def find_faults(
             print_message(f"the ends of the tables are not compared: {error}")
         compared = compare_topics(settings, client.fetch_rows, times[0], late_s)
         faults += [fault._asdict() for fault in compared.faults]
-        for note in compared.notes:
+        notes = compared.notes
+        for note in notes:
             print_message(note)
-    return FoundFaults(faults, away)
+    return FoundFaults(faults, notes, away)

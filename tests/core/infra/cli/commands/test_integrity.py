@@ -55,3 +55,17 @@ def test_a_kafka_that_fails_meanwhile_hides_no_fault_of_the_rows(
     assert "the ends of the tables are not compared: the leader of a log is away" in printed.err
     servers.faults = []
     assert run(["integrity", "check", "--json"]) == 3
+
+
+def test_success_says_what_was_not_compared(servers: Servers, capfd: pytest.CaptureFixture[str]) -> None:
+    servers.faults = []
+
+    def last_line(*options: str) -> str:
+        capfd.readouterr()
+        assert run(["integrity", "check", *options]) == 0
+        return capfd.readouterr().err.splitlines()[-1]
+
+    assert last_line() == "no row is missing or doubled, nor is a request"
+    assert last_line("--to", "2026-01-01").endswith("no request is compared, because --to was given")
+    servers.compared = TopicComparison([], ["p.tasks is not compared: it is away"])
+    assert last_line().endswith("nor is a request, of those that are compared: see the lines above")
