@@ -29,6 +29,15 @@ from sessionary.sinks.settings import SinkSettings
 _WINDOW: Final = 20_000  # offsets of a partition that are compared at once; each begins at a multiple
 _BYTES: Final = 16 << 20
 _NAMED: Final = 5_000  # numbers that one query names: a server reads 256 KiB of a query by default
+# Transactions are of the time in which they began, by their processor's clock.
+_MARGIN_MS: Final = 300_000
+# Faults that a repair of a sink's table may mend.
+_MISSING_OF: Final[Mapping[SinkKind, tuple[str, ...]]] = {
+    "history": ("history_rows_missing",),
+    "rejected": ("rejected_rows_missing",),
+    "audit": ("audit_rows_missing", "audit_missing"),
+    "batches": ("batch_missing",),
+}
 _ATTEMPTS: Final = 16  # tokens under which missing records are inserted
 
 
@@ -46,6 +55,8 @@ class RepairedPartition(NamedTuple):
         last_offset: The offset of the last one.
         log_start: Where Kafka's log begins if that is within the time, so that records before it
             may be gone; else None.
+        behind_s: For how long Kafka has had the first record that the sink has not written yet; 0
+            if there is none.
     """
 
     sink: str
@@ -56,6 +67,7 @@ class RepairedPartition(NamedTuple):
     first_offset: int | None
     last_offset: int | None
     log_start: int | None
+    behind_s: int
 
 
 class _Range(NamedTuple):
@@ -80,17 +92,31 @@ class _Tally:
 
 
 def repair_rows(
-    settings: SinkSettings, kind: SinkKind, since_ms: int, until_ms: int | None, fetch_rows: FetchRows
+    settings: SinkSettings,
+    kind: SinkKind,
+    since_ms: int,
+    until_ms: int | None,
+    fetch_rows: FetchRows,
+    faults: Sequence[Mapping[str, Any]] = (),
 ) -> list[RepairedPartition]:
     """Insert a sink's missing rows, of records appended from `since_ms` to `until_ms`.
 
     Times are ms since the epoch; `until_ms` None: up to what the sink has written. Records less
     than 20,000 offsets beside the time are repaired too. Records that became dead letters stay so.
-    May be repeated, and run beside another repair. Blocks. Raises `Unavailable`, `Transient` or
-    `OperatorError`, and the errors of `fetch_rows`.
+    `faults`: rows of `v_integrity`; what they name is read as well. Partitions without a record of
+    the time are left out, unless the sink is behind. May be repeated, and run beside another
+    repair. Blocks. Raises `Unavailable`, `Transient` or `OperatorError`, and the errors of
+    `fetch_rows`.
     """
+    own = [fault for fault in faults if fault["fault"] in _MISSING_OF[kind]]
+    if own:
+        since_ms, until_ms = max(0, since_ms - _MARGIN_MS), None if until_ms is None else until_ms + _MARGIN_MS
+    named: dict[int, list[int]] = defaultdict(list)
+    for fault in own if kind == "history" else ():  # the others' offsets are those of the events topic
+        named[int(fault["partition"])] += [int(fault["first_offset"]), int(fault["last_offset"]) + 1]
+    offsets = {partition: (min(found), max(found)) for partition, found in named.items()}
     try:
-        return _Repair(settings, kind, fetch_rows).run(since_ms, until_ms)
+        return _Repair(settings, kind, fetch_rows).run(since_ms, until_ms, offsets)
     except KafkaException as error:
         raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
 
@@ -106,23 +132,36 @@ class _Repair:
         self._tallies: dict[int, _Tally] = defaultdict(_Tally)
         self._identities: dict[str, list[str]] = {}
 
-    def run(self, since_ms: int, until_ms: int | None) -> list[RepairedPartition]:
-        """Return one result for each partition that has records of the time."""
+    def run(
+        self, since_ms: int, until_ms: int | None, offsets: Mapping[int, tuple[int, int]]
+    ) -> list[RepairedPartition]:
+        """Return one result for each partition with records of the time, or whose sink is behind.
+
+        `offsets`: by partition, the first offset and the end of what is read besides the time.
+        """
         consumer = group_consumer(self._settings, self._kind)
         try:
-            ranges = self._find_ranges(consumer, since_ms, until_ms)
+            ranges, unread = self._find_ranges(consumer, since_ms, until_ms, offsets)
             self._read_ranges(consumer, ranges)
+            behind_ms = self._find_unwritten(consumer, unread)
         finally:
             consumer.close()
         results = []
-        for partition, found in sorted(ranges.items()):
-            one = self._tallies[partition]
+        for partition in sorted({*ranges, *behind_ms}):
+            one, found = self._tallies[partition], ranges.get(partition)
             counts = one.read, one.repaired, one.copies, one.first, one.last
-            results.append(RepairedPartition(self._kind, partition, *counts, found.log_start))
+            behind_s = round(max(0.0, time.time() - behind_ms[partition] / 1_000)) if partition in behind_ms else 0
+            log_start = None if found is None else found.log_start
+            results.append(RepairedPartition(self._kind, partition, *counts, log_start, behind_s))
         return results
 
-    def _find_ranges(self, consumer: Consumer, since_ms: int, until_ms: int | None) -> dict[int, _Range]:
-        """Return whole windows, up to where the sink has written: those of any other repair."""
+    def _find_ranges(
+        self, consumer: Consumer, since_ms: int, until_ms: int | None, offsets: Mapping[int, tuple[int, int]]
+    ) -> tuple[dict[int, _Range], dict[int, _Range]]:
+        """Return whole windows, up to where the sink has written, and what it has not written yet.
+
+        Any other repair has the same windows.
+        """
 
         def offsets_at(at_ms: int) -> dict[int, int]:
             places = [TopicPartition(self._topic, number, at_ms) for number in range(self._settings.partitions)]
@@ -131,14 +170,50 @@ class _Repair:
         places = [TopicPartition(self._topic, number) for number in range(self._settings.partitions)]
         firsts, lasts = offsets_at(since_ms), offsets_at(until_ms) if until_ms is not None else {}
         ranges: dict[int, _Range] = {}
+        unread: dict[int, _Range] = {}
         for place in consumer.committed(places, timeout=10.0):
             low, high = consumer.get_watermark_offsets(place, timeout=10.0) or (0, 0)
+            written = min(max(place.offset, low), high)
+            if written < high:
+                unread[place.partition] = _Range(written, high, None)
             first, last = firsts[place.partition], lasts.get(place.partition, -1)
-            end = min(place.offset, high, high if last < 0 else -(-last // _WINDOW) * _WINDOW)
-            if 0 <= first < end:
+            first = high if first < 0 else first  # nothing was appended that late
+            end = high if last < 0 else last
+            if place.partition in offsets:
+                named_first, named_end = offsets[place.partition]
+                first, end = min(first, max(low, named_first)), max(end, named_end)
+            end = min(written, -(-end // _WINDOW) * _WINDOW)
+            if first < end:
                 start = max(low, first - first % _WINDOW)
                 ranges[place.partition] = _Range(start, end, low if first == low > 0 else None)
-        return ranges
+        return ranges, unread
+
+    def _find_unwritten(self, consumer: Consumer, unread: Mapping[int, _Range]) -> dict[int, int]:
+        """Return when the first unwritten record of each partition was appended, in ms.
+
+        A log may end with markers of transactions: then there is none.
+        """
+        consumer.assign([TopicPartition(self._topic, number, found.first) for number, found in unread.items()])
+        left, heard_s, appended_ms = set(unread), time.monotonic(), dict[int, int]()
+        while left:
+            messages = consumer.consume(2_000, 0.5)
+            if messages:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > SILENT_S:
+                raise Unavailable(f"partitions {sorted(left)} of {self._topic}: nothing for {SILENT_S:g} s", 2.0)
+            for message in messages:
+                partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
+                if partition not in left:
+                    continue
+                if error is None:
+                    appended_ms[partition] = message.timestamp()[1]
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                elif offset < unread[partition].end:
+                    continue  # a follower that is behind ends its log here
+                left.discard(partition)
+                consumer.pause([TopicPartition(self._topic, partition)])
+        return appended_ms
 
     def _read_ranges(self, consumer: Consumer, ranges: Mapping[int, _Range]) -> None:
         consumer.assign([TopicPartition(self._topic, number, found.first) for number, found in ranges.items()])
@@ -342,7 +417,7 @@ def repair_run_events(
                 )
             first, last = (missing[0], missing[-1]) if missing else (None, None)
             counts = int(row["read"]), len(missing), 0
-            results.append(RepairedPartition(_FILLED, partition, *counts, first, last, None))
+            results.append(RepairedPartition(_FILLED, partition, *counts, first, last, None, 0))
     finally:
         client.close()
     return results

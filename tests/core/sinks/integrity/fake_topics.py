@@ -56,6 +56,7 @@ class FakeTopics:
         opened: The offsets of open transactions' first records, by log.
         answers: What the next calls of `consume` return, before what was assigned.
         silent: Logs of which a consumer gets nothing.
+        written: The group's committed offsets, unless it has read all.
         refused: Codes of the errors for topics, and for single logs.
         config: The topics' settings.
     """
@@ -67,6 +68,7 @@ class FakeTopics:
         self.opened: dict[tuple[str, int], int] = {}
         self.answers: list[list[FakeMessage]] = []
         self.silent: set[tuple[str, int]] = set()
+        self.written: dict[tuple[str, int], int] = {}
         self.refused: dict[str | tuple[str, int], int] = {}
         self.config = {"retention.ms": "604800000", "retention.bytes": "-1"}
         self.read: list[tuple[str, int]] = []
@@ -135,6 +137,14 @@ class FakeTopics:
             TopicPartition(one.topic, one.partition, self._find_later((one.topic, one.partition), one.offset))
             for one in asked
         ]
+
+    def committed(self, asked: Iterable[TopicPartition], **_: object) -> list[TopicPartition]:
+        places = [(one.topic, one.partition) for one in asked]
+        return [TopicPartition(*place, self.written.get(place, self._end(place))) for place in places]
+
+    def get_watermark_offsets(self, one: TopicPartition, **_: object) -> tuple[int, int]:
+        place = one.topic, one.partition
+        return self.starts.get(place, 0), self._end(place)
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
         for one in places:

@@ -1,6 +1,7 @@
 """Which records a repair inserts, and under which tokens; `tests/integration` has the servers."""
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SinkKind
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.integrity import repair
+from sessionary.sinks.integrity.repair import repair_rows
 from sessionary.sinks.settings import SinkSettings
 from tests.core.sinks.integrity.fake_topics import FakeMessage, FakeTopics
 from tests.support.sink_records import NOW_US, audit_record, batch_record
@@ -144,13 +146,64 @@ def test_rows_that_the_server_never_keeps_are_no_success(server: Server) -> None
 def test_a_follower_s_earlier_end_is_not_the_end_of_what_is_repaired(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topics, compared = FakeTopics(), list[int]()
+    topics, compared = topics_of(monkeypatch)
     for number in (1, 2):
-        topics.append("t", 1, (1, number), 0.0)
-    topics.answers = [[FakeMessage(("t", 1), 1, code=KafkaError._PARTITION_EOF)]]
-    monkeypatch.setattr(repair, "records_from_messages", lambda _topic, _partition, messages: messages)
-    one = repair._Repair(SinkSettings(), "audit", server.fetch_rows)
-    one._topic = "t"
-    monkeypatch.setattr(one, "_compare", lambda _, messages: compared.extend(one.offset() for one in messages))
-    one._read_ranges(topics, {1: repair._Range(0, 2, None)})  # type: ignore[arg-type]
+        topics.append("p.audit", 1, (1, number), 0.0)
+    topics.answers = [[FakeMessage(("p.audit", 1), 1, code=KafkaError._PARTITION_EOF)]]
+    repair_rows(PIPELINE, "audit", 0, None, server.fetch_rows)
     assert compared == [0, 1]
+
+
+PIPELINE = SinkSettings(topic_prefix="p", partitions=2)
+
+
+def topics_of(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeTopics, list[int]]:
+    """Return topics for a repair, and a list of the offsets that it compares with rows."""
+    topics, compared = FakeTopics(), list[int]()
+    monkeypatch.setattr(repair, "group_consumer", lambda *_: topics)
+    monkeypatch.setattr(repair, "records_from_messages", lambda _topic, _partition, messages: messages)
+    monkeypatch.setattr(
+        repair._Repair, "_compare", lambda _self, _, messages: compared.extend(one.offset() for one in messages)
+    )
+    return topics, compared
+
+
+def missing(fault: str) -> Mapping[str, Any]:
+    return {"fault": fault, "partition": 1, "first_offset": 1, "last_offset": 1}
+
+
+def test_what_faults_of_the_time_name_is_read_although_kafka_has_it_from_another_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction began in the time: it judged an event that was older, and wrote audit later."""
+    monkeypatch.setattr(repair, "_WINDOW", 1)
+    topics, compared = topics_of(monkeypatch)
+    for topic in ("p.events", "p.audit"):
+        for at_s in (1_000, 2_000, 7_000, 9_000):
+            topics.append(topic, 1, (1, 1), at_s)
+    times = 7_000_000, 8_900_000
+    repair_rows(PIPELINE, "history", *times, server.fetch_rows)
+    assert compared == [2]
+    compared.clear()
+    repair_rows(PIPELINE, "history", *times, server.fetch_rows, [missing("history_rows_missing")])
+    assert compared == [1, 2, 3]
+    compared.clear()
+    repair_rows(PIPELINE, "audit", *times, server.fetch_rows, [missing("history_rows_missing")])
+    assert compared == [2]
+    compared.clear()
+    repair_rows(PIPELINE, "audit", *times, server.fetch_rows, [missing("audit_rows_missing")])
+    assert compared == [2, 3]
+
+
+def test_a_repair_says_which_sinks_are_behind(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log ends with the marker of a transaction, which no sink reads."""
+    topics, _ = topics_of(monkeypatch)
+    at_s = time.time() - 500
+    for _ in range(2):
+        topics.append("p.audit", 0, (1, 1), at_s)
+        topics.append("p.audit", 1, (1, 1), at_s)
+    topics.ends = {("p.audit", 0): 3, ("p.audit", 1): 3}
+    topics.written = {("p.audit", 0): 2, ("p.audit", 1): 0}
+    found = {one.partition: one for one in repair_rows(PIPELINE, "audit", 0, None, server.fetch_rows)}
+    assert (found[0].read, found[0].behind_s) == (0, 0)
+    assert 500 <= found[1].behind_s <= 560

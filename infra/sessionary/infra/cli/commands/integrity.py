@@ -1,6 +1,6 @@
 """`sessionary integrity check`, `repair` and `dismiss`: whether ClickHouse has every row, once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -12,7 +12,7 @@ from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_clie
 from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.environment import stack_environment
-from sessionary.infra.kpi.integrity import LATE_S
+from sessionary.infra.kpi.integrity import LATE_S, table_of_fault
 from sessionary.schemas.errors import Invalid, Unavailable
 
 _COLUMNS: Final = ("fault", "rows", "partition", "first_offset", "last_offset", "session_id", "tenant_id")
@@ -91,10 +91,12 @@ def repair_command(
     """Read the records of a period from Kafka again, and insert those without a row in ClickHouse.
 
     Repairs the tables of every sink, and run_events from history. The period refers to the times at
-    which Kafka appended the records. A record that Kafka has twice gets one row. Records that Kafka
-    has lost or deleted stay missing. Sinks and other repairs may run meanwhile, and the command may
-    be repeated. Prints one row per table and partition with records of the period. Then checks the
-    period, as integrity check does: the exit code is 1 if a fault is left, and stderr names each.
+    which Kafka appended the records; what the faults of transactions of the period name is read
+    too. A record that Kafka has twice gets one row. Records that Kafka has lost or deleted stay
+    missing. Records that a sink has not written yet are left to it. Sinks and other repairs may run
+    meanwhile, and the command may be repeated. Prints one row per table and partition with records
+    of the period. Then checks the period, as integrity check does: the exit code is 1 if a fault is
+    left, and stderr names each with its cause.
     """
     from sessionary.infra.topics import count_brokers
     from sessionary.sinks.core.sink_kinds import SINKS
@@ -106,8 +108,11 @@ def repair_command(
     since_ms, until_ms = (
         None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1_000) for time in (since, until)
     )
+    faults = find_faults(data, since, until, late_s, with_kafka=False).faults
     results = [
-        result for kind in SINKS for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows)
+        result
+        for kind in SINKS
+        for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows, faults)
     ]
     results += repair_run_events(settings, since_ms or 0, until_ms, client.fetch_rows)
     show_rows([result._asdict() for result in results], as_json=as_json)
@@ -116,11 +121,12 @@ def repair_command(
         print_message(f"{copies} records that Kafka has twice have one row each, as they should")
     found = find_faults(data, since, until, late_s, with_kafka=until is None)
     if found.faults:
+        behind = {(result.sink, result.partition) for result in results if result.behind_s > late_s}
         for fault in found.faults:
-            print_message(_describe_fault(fault))
+            print_message(f"{_describe_fault(fault)}: {_explain_fault(fault, behind)}")
         raise CheckFailed(
-            f"{len(found.faults)} faults are left, and another repair mends none of them: Kafka has no record for "
-            "what is missing, or has it twice. Keep rows and topics as they are, and see sessionary integrity check"
+            f"{len(found.faults)} faults are left, for the causes above. Repair again once no sink is behind; what is "
+            "left then stays: keep rows and topics as they are, and see sessionary integrity check"
         )
     if found.away is not None:
         raise found.away
@@ -132,6 +138,27 @@ def _describe_fault(fault: Mapping[str, Json]) -> str:
     if fault["first_offset"] is not None:
         place += f", offsets {fault['first_offset']} to {fault['last_offset']}"
     return f"{fault['fault']}: {fault['rows']} ({place})"
+
+
+_CAUSES: Final = {
+    "dead_letters": "the sink could not store these records, see sink_dead_letters",
+    "end_missing": "Kafka has this record, let --from include it",
+    "missing": "Kafka has no record for what is missing",
+    "doubled": "stored twice, or Kafka has it twice",
+    "unexpected": "no transaction counts these rows",
+    "chain_broken": "a transition was changed, or lost",
+    "deleted_unread": "Kafka deleted records before the sink read them",
+    "log_shorter": "Kafka lost records that the sink had read",
+}
+
+
+def _explain_fault(fault: Mapping[str, Json], behind: Collection[tuple[str, int]]) -> str:
+    """Return why a repair has left a fault. `behind`: sinks that are behind, with the partition."""
+    name, partition = str(fault["fault"]), fault["partition"]
+    late = [number for sink, number in behind if sink == table_of_fault(name) and partition in (None, number)]
+    if late and name.endswith("_missing") and not name.endswith("_end_missing"):
+        return f"sink {table_of_fault(name)} has not written all of Kafka's records yet, see sessionary lag"
+    return next(text for end, text in _CAUSES.items() if name.endswith(end))
 
 
 def dismiss_command(
