@@ -57,6 +57,7 @@ class RepairedPartition(NamedTuple):
             may be gone; else None.
         behind_s: For how long Kafka has had the first record that the sink has not written yet; 0
             if there is none.
+        lost: How many rows cannot be made, because their contents have expired in history.
     """
 
     sink: str
@@ -68,6 +69,7 @@ class RepairedPartition(NamedTuple):
     last_offset: int | None
     log_start: int | None
     behind_s: int
+    lost: int
 
 
 class _Range(NamedTuple):
@@ -152,7 +154,7 @@ class _Repair:
             counts = one.read, one.repaired, one.copies, one.first, one.last
             behind_s = round(max(0.0, time.time() - behind_ms[partition] / 1_000)) if partition in behind_ms else 0
             log_start = None if found is None else found.log_start
-            results.append(RepairedPartition(self._kind, partition, *counts, log_start, behind_s))
+            results.append(RepairedPartition(self._kind, partition, *counts, log_start, behind_s, 0))
         return results
 
     def _find_ranges(
@@ -332,7 +334,7 @@ class _Repair:
         """
         left = list(records)
         for attempt in range(_ATTEMPTS):
-            group = f"repair:{_digest(record.offset for record in left)}:{attempt}"
+            group = f"repair:{_digest('', (record.offset for record in left))}:{attempt}"
             writer = BlockWriter(self._definition, self._settings, self._metrics, self._decoder, group=group)
             try:
                 block = RecordBlock(left[0].offset, left[-1].offset, left, None, None, self._topic_id)
@@ -345,15 +347,17 @@ class _Repair:
             left = self._without_row(partition, left)
             if not left:
                 return
-        raise OperatorError(
-            "block_not_kept",
-            f"{len(left)} records of {self._topic}-{partition}, from offset {left[0].offset} on, were inserted "
-            f"{_ATTEMPTS} times, and have no row: read ClickHouse's log",
-        )
+        raise _not_kept(f"{len(left)} records of {self._topic}-{partition}, from offset {left[0].offset} on,")
 
 
-def _digest(offsets: Iterator[int]) -> str:
-    return hashlib.sha256(_list(offsets).encode()).hexdigest()[:32]
+def _not_kept(what: str) -> OperatorError:
+    return OperatorError(
+        "block_not_kept", f"{what} were inserted {_ATTEMPTS} times, and have no row: read ClickHouse's log"
+    )
+
+
+def _digest(place: str, offsets: Iterator[int] | Sequence[int]) -> str:
+    return hashlib.sha256(f"{place}{_list(offsets)}".encode()).hexdigest()[:32]
 
 
 def _list(numbers: Iterator[int] | Sequence[int]) -> str:
@@ -370,20 +374,23 @@ def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
 
 _FILLED: Final = "run_events"
 _FILLS: Final = "run_events_of_history"
-# Rows of history whose rows in run_events may not be deleted yet: see the TTL of that table.
+# Rows of history whose rows in run_events may not be deleted yet: see the TTL of that table, which
+# `db migrate` changes by a setting.
+_DAYS: Final = "(SELECT if(count() = 0, 90, argMax(days, applied_at)) FROM retention_days WHERE table_name = 'runs')"
 _KEPT: Final = (
-    "retain_until > now() + INTERVAL 1 DAY "
-    "AND appended_at > now() - toIntervalDay(multiIf(subject = 'tool_call', 29, subject = 'artifact', 36500, 89))"
+    "retain_until > now() + INTERVAL 1 DAY AND appended_at > now() - toIntervalDay("
+    f"multiIf(subject = 'tool_call', 29, subject = 'artifact', 36500, {_DAYS} - 1))"
 )
 
 
 def repair_run_events(
-    settings: SinkSettings, since_ms: int, until_ms: int | None, fetch_rows: FetchRows
+    settings: SinkSettings, since_ms: int, until_ms: int | None, late_s: int, fetch_rows: FetchRows
 ) -> list[RepairedPartition]:
     """Insert rows of run_events that history's rows of a time call for. Repair history first.
 
-    Times are as for `repair_rows`, and so is the rest. Raises `Transient`, `OperatorError`, and the
-    errors of `fetch_rows`.
+    Rows of history that landed less than `late_s` ago are left to the view. Those whose contents
+    have expired cannot be repaired. Times are as for `repair_rows`, and so is the rest. Raises
+    `Transient`, `OperatorError`, and the errors of `fetch_rows`.
     """
     (view,) = fetch_rows(
         f"SELECT as_select FROM system.tables WHERE database = currentDatabase() AND name = '{_FILLS}'"
@@ -392,32 +399,50 @@ def repair_run_events(
     period = f"appended_at >= fromUnixTimestamp64Milli({since_ms}, 'UTC')"
     if until_ms is not None:
         period += f" AND appended_at < fromUnixTimestamp64Milli({until_ms}, 'UTC')"
+    place = "topic_id, source_partition, source_offset"
+    late = f"SELECT {place} FROM history WHERE {period} AND landed_at > now64(3) - toIntervalSecond({late_s})"
     columns = "topic_id, source_partition, toUInt64(source_offset) AS place"
     found = fetch_rows(
         "SELECT topic_id, source_partition, bitmapCardinality(wanted) AS read, "
-        "bitmapToArray(bitmapAndnot(wanted, stored)) AS missing FROM "
-        "(SELECT topic_id, source_partition, groupBitmapStateIf(place, NOT is_stored) AS wanted, "
+        "bitmapToArray(bitmapAndnot(wanted, stored)) AS missing, "
+        "bitmapCardinality(bitmapAndnot(expired, stored)) AS lost FROM "
+        "(SELECT topic_id, source_partition, groupBitmapStateIf(place, NOT is_stored AND NOT is_expired) AS wanted, "
+        "groupBitmapStateIf(place, NOT is_stored AND is_expired) AS expired, "
         "groupBitmapStateIf(place, is_stored) AS stored FROM "
-        f"(SELECT {columns}, false AS is_stored FROM ({view['as_select']}) WHERE {period} AND {_KEPT} "
-        f"UNION ALL SELECT {columns}, true FROM {_FILLED} WHERE {period}) "
+        f"(SELECT {columns}, false AS is_stored, personal_expires <= now() AS is_expired "
+        f"FROM ({view['as_select']}) WHERE {period} AND {_KEPT} AND ({place}) NOT IN ({late}) "
+        f"UNION ALL SELECT {columns}, true, false FROM {_FILLED} WHERE {period}) "
         "GROUP BY topic_id, source_partition) ORDER BY source_partition, topic_id"
     )
     filled = ", ".join(str(row["name"]) for row in names)
     results = []
     client = connect(settings, settings.sink_insert_timeout_s)
+
+    def insert(where: str, offsets: Sequence[int]) -> None:
+        """Insert rows of a partition until they are there; as `_Repair._insert` does."""
+        left = list(offsets)
+        for attempt in range(_ATTEMPTS):
+            token = f"repair:{_FILLED}:{_digest(where, left)}:{attempt}"
+            run_statement(
+                client,
+                f"INSERT INTO {settings.clickhouse_database}.{_FILLED} ({filled}) "
+                f"SETTINGS insert_deduplication_token = '{token}' SELECT {filled} "
+                f"FROM ({view['as_select']}) WHERE {where} AND source_offset IN ({_list(left)}) ORDER BY ALL",
+            )
+            query = f"SELECT source_offset FROM {_FILLED} WHERE {where} AND source_offset IN ({_list(left)})"
+            left = sorted({*left} - {int(row["source_offset"]) for row in fetch_rows(query)})
+            if not left:
+                return
+        raise _not_kept(f"{len(left)} rows of {_FILLED}, from offset {left[0]} on, {where},")
+
     try:
         for row in found:
             partition, missing = int(row["source_partition"]), sorted(map(int, row["missing"]))
             for part in _parts(missing):
-                place = f"topic_id = '{row['topic_id']}' AND source_partition = {partition}"
-                run_statement(
-                    client,
-                    f"INSERT INTO {settings.clickhouse_database}.{_FILLED} ({filled}) SELECT {filled} "
-                    f"FROM ({view['as_select']}) WHERE {place} AND source_offset IN ({_list(part)}) ORDER BY ALL",
-                )
+                insert(f"topic_id = '{row['topic_id']}' AND source_partition = {partition}", part)
             first, last = (missing[0], missing[-1]) if missing else (None, None)
             counts = int(row["read"]), len(missing), 0
-            results.append(RepairedPartition(_FILLED, partition, *counts, first, last, None, 0))
+            results.append(RepairedPartition(_FILLED, partition, *counts, first, last, None, 0, int(row["lost"])))
     finally:
         client.close()
     return results

@@ -15,7 +15,7 @@ from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SinkKind
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.integrity import repair
-from sessionary.sinks.integrity.repair import repair_rows
+from sessionary.sinks.integrity.repair import RepairedPartition, repair_rows, repair_run_events
 from sessionary.sinks.settings import SinkSettings
 from tests.core.sinks.integrity.fake_topics import FakeMessage, FakeTopics
 from tests.support.sink_records import NOW_US, audit_record, batch_record
@@ -207,3 +207,75 @@ def test_a_repair_says_which_sinks_are_behind(server: Server, monkeypatch: pytes
     found = {one.partition: one for one in repair_rows(PIPELINE, "audit", 0, None, server.fetch_rows)}
     assert (found[0].read, found[0].behind_s) == (0, 0)
     assert 500 <= found[1].behind_s <= 560
+
+
+class RunEvents:
+    """ClickHouse with rows of history at some offsets, and of run_events at none.
+
+    A token that it knows keeps nothing; `loses` is how many inserts it confirms and does not keep.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *offsets: int) -> None:
+        self.wanted, self.stored = {*offsets}, set[int]()
+        self.tokens: list[str] = []
+        self.loses = self.expired = 0
+        self.query = ""
+        monkeypatch.setattr(repair, "connect", lambda *_: self)
+        monkeypatch.setattr(repair, "run_statement", lambda _, statement: self.insert(statement))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def fetch_rows(self, query: str) -> Iterable[Mapping[str, Any]]:
+        if "as_select" in query:
+            return [{"as_select": "SELECT 1"}]
+        if "system.columns" in query:
+            return [{"name": "source_offset"}]
+        if "missing" in query:
+            self.query = query
+            missing = sorted(self.wanted - self.stored)
+            counts = {"read": len(self.wanted), "lost": self.expired}
+            return [{"topic_id": TOPIC_ID, "source_partition": 1, "missing": missing, **counts}]
+        return [{"source_offset": offset} for offset in self._named(query) & self.stored]
+
+    def insert(self, statement: str) -> None:
+        found = re.search(r"insert_deduplication_token = '([^']+)'", statement)
+        token = found[1] if found else statement
+        if token in self.tokens:
+            return
+        self.tokens.append(token)
+        if self.loses:
+            self.loses -= 1
+        else:
+            self.stored |= self._named(statement)
+
+    @staticmethod
+    def _named(query: str) -> set[int]:
+        return {*map(int, re.findall(r"source_offset IN \(([^)]*)\)", query)[-1].split(", "))}
+
+
+def run_events(found: RunEvents, late_s: int = 120) -> RepairedPartition:
+    [one] = repair_run_events(SinkSettings(), 0, None, late_s, found.fetch_rows)
+    return one
+
+
+def test_rows_of_run_events_that_are_lost_again_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = RunEvents(monkeypatch, 3, 5, 9)
+    for _ in range(3):
+        assert run_events(found).repaired == 3
+        assert found.stored == {3, 5, 9}
+        found.stored.clear()
+    assert len(found.tokens) == 3
+    found.loses = 100
+    with pytest.raises(OperatorError, match=r"3 rows of run_events, from offset 3 on, .* and have no row"):
+        run_events(found)
+
+
+def test_run_events_are_made_of_rows_that_have_contents_and_landed_a_while_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's answers are in `tests/integration`."""
+    found = RunEvents(monkeypatch, 3)
+    found.expired = 7
+    assert run_events(found, 77).lost == 7
+    assert "personal_expires <= now() AS is_expired" in found.query
+    assert "FROM retention_days WHERE table_name = 'runs') - 1)" in found.query
+    assert "landed_at > now64(3) - toIntervalSecond(77)" in found.query

@@ -114,11 +114,13 @@ def repair_command(
         for kind in SINKS
         for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows, faults)
     ]
-    results += repair_run_events(settings, since_ms or 0, until_ms, client.fetch_rows)
+    results += repair_run_events(settings, since_ms or 0, until_ms, late_s, client.fetch_rows)
     show_rows([result._asdict() for result in results], as_json=as_json)
     print_message(f"{sum(result.repaired for result in results)} rows were missing and are back")
     if copies := sum(result.copies for result in results):
         print_message(f"{copies} records that Kafka has twice have one row each, as they should")
+    if lost := sum(result.lost for result in results):
+        print_message(f"{lost} rows of run_events cannot be made: history's contents of their events have expired")
     found = find_faults(data, since, until, late_s, with_kafka=until is None)
     if found.faults:
         behind = {(result.sink, result.partition) for result in results if result.behind_s > late_s}
@@ -143,6 +145,7 @@ def _describe_fault(fault: Mapping[str, Json]) -> str:
 _CAUSES: Final = {
     "dead_letters": "the sink could not store these records, see sink_dead_letters",
     "end_missing": "Kafka has this record, let --from include it",
+    "run_events_missing": "history's rows have just landed, or their contents have expired",
     "missing": "Kafka has no record for what is missing",
     "doubled": "stored twice, or Kafka has it twice",
     "unexpected": "no transaction counts these rows",

@@ -78,7 +78,7 @@ def test_a_repair_gives_each_fault_that_is_left_its_cause(
     names = ["audit_rows_missing", "history_rows_missing", "history_end_missing", "audit_dead_letters", "batch_doubled"]
     names += ["chain_broken", "history_rows_unexpected", "audit_deleted_unread", "history_log_shorter"]
     servers.faults = [{**FAULT, "fault": name} for name in names]
-    behind = RepairedPartition("audit", 1, 0, 0, 0, None, None, None, 900)
+    behind = RepairedPartition("audit", 1, 0, 0, 0, None, None, None, 900, 0)
     asked: list[object] = []
 
     def repair_rows(_settings: object, kind: str, *rest: object) -> list[RepairedPartition]:
