@@ -1,7 +1,9 @@
 """Reads a time of a sink's topic from Kafka again, and inserts the records that have no row.
 
 Records that the sink itself has not written yet are left to it. Two repairs at once insert a row
-once: both compare the same windows of offsets, and name a window's missing records by one token.
+once: both compare the same windows of offsets, and name a window's missing records by one token. A
+part of a window may be missing because the parts of the other's block become visible one by one:
+then a repair looks again.
 """
 
 import hashlib
@@ -29,6 +31,7 @@ from sessionary.sinks.settings import SinkSettings
 _WINDOW: Final = 20_000  # offsets of a partition that are compared at once; each begins at a multiple
 _BYTES: Final = 16 << 20
 _NAMED: Final = 5_000  # numbers that one query names: a server reads 256 KiB of a query by default
+_SETTLE_S: Final = 2.0  # longer than it takes until all parts of a block are visible
 # Transactions are of the time in which they began, by their processor's clock.
 _MARGIN_MS: Final = 300_000
 # Faults that a repair of a sink's table may mend.
@@ -257,12 +260,23 @@ class _Repair:
             return
         tally = self._tallies[partition]
         tally.read += len(records)
-        lacking = self._without_row(partition, records)
+        lacking = self._find_settled(partition, records)
         missing = self._without_copies(lacking)
         tally.copies += len(lacking) - len(missing)
         if missing:
             self._insert(partition, missing)
             tally.add_repaired(missing)
+
+    def _find_settled(self, partition: int, records: Sequence[RawRecord]) -> list[RawRecord]:
+        """Return the records without a row, once no other repair is making rows of the others."""
+        lacking = self._without_row(partition, records)
+        while 0 < len(lacking) < len(records):
+            time.sleep(_SETTLE_S)
+            left = self._without_row(partition, lacking)
+            if len(left) == len(lacking):
+                break
+            lacking = left
+        return lacking
 
     def _without_row(self, partition: int, records: Sequence[RawRecord]) -> list[RawRecord]:
         """Return the records, in the order of their offsets, whose place no row has."""

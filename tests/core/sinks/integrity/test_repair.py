@@ -31,26 +31,32 @@ KEYS = {
 class Server:
     """ClickHouse as a repair sees it: rows by table, and the tokens that it knows.
 
-    `loses` is how many of the next inserts it confirms and does not keep.
+    `loses` is how many of the next inserts it confirms and does not keep. `hidden` has, for each of
+    the next looks, offsets of rows that are not visible yet.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {table: [] for table in KEYS}
         self.tokens: list[str] = []
         self.loses = 0
+        self.hidden: list[set[int]] = []
+        self._hidden: set[int] = set()
 
     def fetch_rows(self, query: str) -> Iterable[Mapping[str, Any]]:
         if found := re.search(r"SELECT sorting_key .* name = '(\w+)'", query):
             return [{"sorting_key": KEYS[found[1]]}]
         if found := re.search(r"SELECT DISTINCT .* FROM (\w+) WHERE (\w+) IN \(([^)]*)\)", query):
             numbers = {*map(int, found[3].split(", "))}
-            return [row for row in self.rows[found[1]] if row[found[2]] in numbers]
+            rows = self.rows[found[1]]
+            return [row for row in rows if row[found[2]] in numbers and row["src_offset"] not in self._hidden]
         places = re.findall(r"FROM (\w+) WHERE src_partition = (\d+) AND src_offset BETWEEN (\d+) AND (\d+)", query)
+        hidden = self._hidden = self.hidden.pop(0) if self.hidden else set()
         return [
             {"src_offset": row["src_offset"]}
             for table, partition, first, last in places
             for row in self.rows.get(table, ())
             if row["src_partition"] == int(partition) and int(first) <= row["src_offset"] <= int(last)
+            if row["src_offset"] not in hidden
         ]
 
 
@@ -80,6 +86,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
         def close(self) -> None:
             """Do nothing."""
 
+    monkeypatch.setattr(repair, "_SETTLE_S", 0.0, raising=False)
     monkeypatch.setattr(repair, "BlockWriter", Writer)
     monkeypatch.setattr(repair, "ask_topic_id", lambda *_: TOPIC_ID)
     return found
@@ -127,6 +134,17 @@ def test_repairs_of_the_same_records_have_the_same_token_and_those_of_others_ano
     server.tokens, server.rows["audit"] = [], rows
     compare(server, "audit", values)
     assert server.tokens == [tokens[-1]]
+
+
+def test_a_block_of_another_repair_that_is_visible_in_part_is_not_inserted_again(server: Server) -> None:
+    """Its parts, by class and month, become visible one by one."""
+    values = [encode_record(batch_record(1, number)) for number in range(1, 5)]
+    assert compare(server, "batches", values) == (4, 0)
+    server.hidden = [{1, 2, 3}, {2}]
+    assert compare(server, "batches", values) == (0, 0)
+    assert len(server.tokens) == 1
+    server.rows["batches"] = [row for row in server.rows["batches"] if row["src_offset"] != 2]
+    assert compare(server, "batches", values) == (1, 0)
 
 
 def test_records_that_are_lost_again_under_a_known_token_come_back_under_the_next_one(server: Server) -> None:
