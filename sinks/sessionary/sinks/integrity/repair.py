@@ -31,6 +31,8 @@ from sessionary.sinks.settings import SinkSettings
 _WINDOW: Final = 20_000  # offsets of a partition that are compared at once; each begins at a multiple
 _BYTES: Final = 16 << 20
 _NAMED: Final = 5_000  # numbers that one query names: a server reads 256 KiB of a query by default
+_LEADING: Final = 500  # values of a column that a query names besides
+_TEXTS: Final = ("tenant_id", "session_id", "source_topic")  # columns of identities that are texts
 _SETTLE_S: Final = 2.0  # longer than it takes until all parts of a block are visible
 # Transactions are of the time in which they began, by their processor's clock.
 _MARGIN_MS: Final = 300_000
@@ -331,10 +333,16 @@ class _Repair:
         names = self._identity_of(table)
         number = "source_offset" if "source_offset" in names else "number"
         sought = sorted({int(identity[names.index(number)]) for identity in identities})
+        # Columns before the number: without them a query reads the whole table.
+        leading = ""
+        for n, name in enumerate(names[: names.index(number)]):
+            values = sorted({identity[n] for identity in identities})
+            if len(values) <= _LEADING:
+                leading += f" AND {name} IN ({', '.join(map(_quoted, values) if name in _TEXTS else values)})"
         stored: set[tuple[str, ...]] = set()
         for part in _parts(sought):
             query = (
-                f"SELECT DISTINCT {', '.join(names)} FROM {table} WHERE {number} IN ({_list(part)}) "
+                f"SELECT DISTINCT {', '.join(names)} FROM {table} WHERE {number} IN ({_list(part)}){leading} "
                 f"AND topic_id IN ('', '{self._topic_id or ''}')"
             )
             stored |= {tuple(str(row[name]) for name in names) for row in self._fetch_rows(query)}
@@ -376,6 +384,11 @@ def _digest(place: str, offsets: Iterator[int] | Sequence[int]) -> str:
 
 def _list(numbers: Iterator[int] | Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a literal of ClickHouse."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:

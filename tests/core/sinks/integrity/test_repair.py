@@ -41,6 +41,7 @@ class Server:
         self.loses = 0
         self.hidden: list[set[int]] = []
         self._hidden: set[int] = set()
+        self.looked_up: list[str] = []
 
     def fetch_rows(self, query: str) -> Iterable[Mapping[str, Any]]:
         if found := re.search(r"SELECT sorting_key .* name = '(\w+)'", query):
@@ -48,6 +49,7 @@ class Server:
         if found := re.search(r"SELECT DISTINCT .* FROM (\w+) WHERE (\w+) IN \(([^)]*)\)", query):
             numbers = {*map(int, found[3].split(", "))}
             rows = self.rows[found[1]]
+            self.looked_up.append(query)
             return [row for row in rows if row[found[2]] in numbers and row["src_offset"] not in self._hidden]
         places = re.findall(r"FROM (\w+) WHERE src_partition = (\d+) AND src_offset BETWEEN (\d+) AND (\d+)", query)
         hidden = self._hidden = self.hidden.pop(0) if self.hidden else set()
@@ -109,6 +111,22 @@ def test_a_record_that_kafka_has_twice_gets_one_row(server: Server) -> None:
     server.rows["audit"][0]["src_offset"] = 3  # a merge keeps the place of any of them
     assert compare(server, "audit", values) == (0, 2)
     assert len(server.rows["audit"]) == 2
+
+
+def test_identities_are_looked_up_by_the_columns_that_the_tables_are_ordered_by(server: Server) -> None:
+    compare(server, "audit", [encode_record(audit_record(1, seq)._replace(session_id="it's")) for seq in (1, 2)])
+    compare(server, "batches", [encode_record(batch_record(1, 7))])
+    audit, batches = server.looked_up
+    assert (
+        r"AND tenant_id IN ('acme') AND session_id IN ('it\'s') AND audit_seq IN (1, 2) AND source_partition IN (1)"
+        in audit
+    )
+    assert "AND partition IN (1)" in batches
+    # A query holds 256 KiB.
+    compare(
+        server, "audit", [encode_record(audit_record(1, seq)._replace(session_id=f"s{seq}")) for seq in range(1, 600)]
+    )
+    assert "session_id IN" not in server.looked_up[-1]
 
 
 def test_transactions_and_acknowledgements_are_known_by_their_own_identities(server: Server) -> None:
