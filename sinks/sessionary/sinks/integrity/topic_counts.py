@@ -115,19 +115,25 @@ def compare_topics(
 def find_count_faults(
     topic: CountedTopic, wanted: Mapping[TransactionId, WrittenCount], found: Mapping[TransactionId, int]
 ) -> Iterator[EndFault]:
-    """Yield `…_missing` and `…_doubled` for each partition in which transactions wrote otherwise.
+    """Yield `…_missing` and `…_doubled` of each partition, in the order of its transactions.
 
-    `wanted`: what transactions count, 0 included. Records of other transactions are left out.
+    Transactions in a row that differ in the same way are one fault. `wanted`: what transactions
+    count, 0 included. Records of other transactions are left out.
     """
-    differing: dict[tuple[int, str], list[tuple[int, WrittenCount]]] = {}
-    for (partition, number), counted in wanted.items():
+    fault: EndFault | None = None
+    for (partition, number), counted in sorted(wanted.items()):
         excess = found.get((partition, number), 0) - counted.records
+        if not excess and not counted.records:
+            continue
+        name = f"{topic}_{'doubled' if excess > 0 else 'missing'}"
+        if fault is not None and (not excess or (fault.fault, fault.partition) != (name, partition)):
+            yield fault
+            fault = None
         if excess:
-            what = "doubled" if excess > 0 else "missing"
-            differing.setdefault((partition, what), []).append((abs(excess), counted))
-    for (partition, what), places in sorted(differing.items()):
-        first, last = min(one.first_offset for _, one in places), max(one.last_offset for _, one in places)
-        yield EndFault(f"{topic}_{what}", partition, sum(rows for rows, _ in places), first, last)
+            first, rows = (counted.first_offset, 0) if fault is None else (fault.first_offset, fault.rows)
+            fault = EndFault(name, partition, rows + abs(excess), first, counted.last_offset)
+    if fault is not None:
+        yield fault
 
 
 class _Counts(NamedTuple):

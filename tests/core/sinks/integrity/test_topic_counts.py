@@ -27,7 +27,7 @@ def faults_of(wanted: dict[TransactionId, int], found: dict[TransactionId, int])
     return list(find_count_faults("cleanup", counts, found))
 
 
-def test_each_partition_s_missing_and_doubled_records_are_summed() -> None:
+def test_missing_and_doubled_records_of_neighbours_are_summed() -> None:
     wanted = {(0, 1): 1, (0, 2): 3, (0, 3): 1, (1, 1): 2, (1, 2): 1, (2, 5): 0, (2, 6): 1}
     found = {(0, 1): 1, (0, 2): 1, (1, 1): 5, (1, 2): 1, (2, 5): 2}
     assert faults_of(wanted, found) == [
@@ -35,6 +35,15 @@ def test_each_partition_s_missing_and_doubled_records_are_summed() -> None:
         EndFault("cleanup_doubled", 1, 3, 10, 19),
         EndFault("cleanup_doubled", 2, 2, 50, 59),
         EndFault("cleanup_missing", 2, 1, 60, 69),
+    ]
+
+
+def test_transactions_whose_records_are_there_part_the_faults_beside_them() -> None:
+    wanted = {(0, 1): 1, (0, 2): 0, (0, 3): 1, (0, 5): 1, (0, 8): 2, (0, 9): 0}
+    assert faults_of(wanted, {(0, 5): 1, (0, 9): 1}) == [
+        EndFault("cleanup_missing", 0, 2, 10, 39),
+        EndFault("cleanup_missing", 0, 2, 80, 89),
+        EndFault("cleanup_doubled", 0, 1, 90, 99),
     ]
 
 

@@ -56,8 +56,8 @@ def check_command(
     if found.faults:
         show_rows(found.faults, as_json=as_json, columns=_COLUMNS)
         raise CheckFailed(
-            f"{len(found.faults)} faults: rows that are missing come back with sessionary integrity repair, "
-            "if Kafka still has them; requests that Kafka has lost do not come back"
+            f"{len(found.faults)} faults: missing rows come back with sessionary integrity repair, if Kafka still has "
+            "them; ClickHouse merges doubled rows by itself; requests that Kafka has lost or doubled stay so"
         )
     if away := away or found.away:
         raise away
