@@ -21,6 +21,7 @@ from sessionary.schemas.errors import SessionaryError, Unavailable
 HaltReason = Literal[
     "log_gap",  # the log begins after the position: records were deleted before they were folded
     "log_truncated",  # the log ended below the position: it lost records that were folded already
+    "topic_replaced",  # the events or the changelog were deleted and made again: another log has the same name
     "wrong_timestamp_type",  # a record has a client's time, not the broker's, by which deadlines are judged
     "clock_ahead",  # a record's time lies too far ahead of the worker's clock: one of two clocks is wrong
     "batch_unreadable",  # a batch of events is damaged, or cannot be unpacked

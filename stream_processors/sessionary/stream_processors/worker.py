@@ -43,6 +43,7 @@ from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job, processor_job
+from sessionary.stream_processors.runtime.log_identity import TopicIdClient
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
 from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
@@ -106,6 +107,7 @@ class Processor:
             *(settings, job, self._metrics, self._executor, self._fetcher),
             trace_batch=_batch_tracer(settings),
             rules_of_group=lambda: cast(Assignor, self.app.assignor).rules_known_by_all(),
+            topic_ids=TopicIdClient(settings).ask,
         )
         stores = PartitionStores(settings, state, job.row_codec)
         self.assignment = Assignment(self._context, stores, lambda: transport.heartbeat_s)

@@ -27,6 +27,7 @@ from sessionary.stream_processors.core.model import POSITION_KEY, DueRows
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.rules_change import require_known_rules
+from sessionary.stream_processors.runtime.log_identity import NO_IDS, TopicIds, is_other_topic
 from sessionary.stream_processors.runtime.transaction import Seal
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import require_roomy_topics
@@ -84,17 +85,19 @@ def recover(
     row_codec: RowCodec,
     wanted: Callable[[], bool],
     progress: RecoveryProgress,
+    topic_ids: TopicIds = NO_IDS,
 ) -> int:
     """Load `store` with the changelog's newer records, and load `state`; return the end.
 
     `row_codec` converts a record's value and its header `due` to the form in the store. After a
     failure, loaded records need not be read again: the store's `loading_mark` says how far it came.
+    `topic_ids`: asked for before.
 
-    Blocks. Raises `Halted` for a record that cannot be read, for missing rows and for rules that
-    this release does not know, `Lost` if the broker stays silent or the partition is no longer
-    `wanted`.
+    Blocks. Raises `Halted` for a record that cannot be read, for missing rows, for a position of
+    other topics, and for rules that this release does not know, `Lost` if the broker stays silent
+    or the partition is no longer `wanted`.
     """
-    reading = _ChangelogReading(settings, state, store, row_codec, wanted, progress)
+    reading = _ChangelogReading(settings, state, store, row_codec, wanted, progress, topic_ids)
     changelog_next = reading.load_rows()
     due_rows = _find_due_rows(store, state.position)
     if due_rows is None:
@@ -163,6 +166,7 @@ class _ChangelogReading:
         row_codec: RowCodec,
         wanted: Callable[[], bool],
         progress: RecoveryProgress,
+        topic_ids: TopicIds,
     ) -> None:
         self.went_on = False  # whether the last reading continued from the store's rows
         self._settings = settings
@@ -171,6 +175,7 @@ class _ChangelogReading:
         self._row_codec = row_codec
         self._wanted = wanted
         self._progress = progress
+        self._topic_ids = topic_ids
         self._first_position = state.position
         self._since_s = 0.0  # since when all deletions must be found, seconds since the epoch
 
@@ -180,6 +185,9 @@ class _ChangelogReading:
         try:
             self._begin_reading()
             changelog_next = self._read_to_end()
+            position = self._state.position
+            if fault := self._topic_ids.find_replaced(self._state.partition, position, self._settings.topics):
+                raise fault
             require_known_rules(self._state.partition, self._state.position)
             require_roomy_topics(self._settings, self._state.partition, self._state.position)
             self._store.finish_loading()
@@ -194,7 +202,7 @@ class _ChangelogReading:
         low, end = self._reader.get_watermark_offsets(self._place(), timeout=_TIMEOUT_S)
         known = _furthest_position(store)
         store.rows.forget_unsaved()  # an owner elsewhere may have changed them since
-        self.went_on = known is not None and is_usable(known, low, end)
+        self.went_on = known is not None and is_usable(known, low, end) and not self._is_of_other_log(known.position)
         if known is not None and self.went_on:
             position, next_offset, self._since_s = known
         else:
@@ -204,6 +212,10 @@ class _ChangelogReading:
         self._state.rows = store.rows
         self._reader.assign([self._place(next_offset if self.went_on else OFFSET_BEGINNING)])
         self._progress.next_offset, self._progress.end_offset = next_offset, end
+
+    def _is_of_other_log(self, stored: Position) -> bool:
+        """Return whether a store was filled from a changelog that was made again since."""
+        return is_other_topic(stored.changelog_topic_id, self._topic_ids.changelog)
 
     def _read_to_end(self) -> int:
         heard_s = asked_s = time.monotonic()
@@ -309,15 +321,16 @@ def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:
         raise KafkaException(fault)
 
 
-def seal_with(store: Store, leader_epoch: int | None) -> Seal:
-    """Return a function that completes a position record, for finding losses: rows' sum and epoch.
+def seal_with(store: Store, leader_epoch: int | None, topic_ids: TopicIds = NO_IDS) -> Seal:
+    """Return a function that completes a position record, for finding losses.
 
-    `leader_epoch` is that of the last record below the position.
+    It adds the rows' sum, the ids of the topics, and `leader_epoch`: that of the last record below
+    the position.
     """
 
     def seal(position: Position, rows: Mapping[bytes, bytes | None]) -> Position:
         count, checksum = store.sum_with(rows)
-        return position._replace(leader_epoch=leader_epoch, row_count=count, row_checksum=checksum)
+        return topic_ids.complete(position)._replace(leader_epoch=leader_epoch, row_count=count, row_checksum=checksum)
 
     return seal
 

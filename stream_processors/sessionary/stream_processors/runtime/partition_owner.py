@@ -28,10 +28,11 @@ from sessionary.stream_processors.rules_change import RulesRequest, begin_new_pa
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.decisions import OperatorDecision, PendingDecision
 from sessionary.stream_processors.runtime.executor import free_frames_after
+from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.pending_records import FollowingRecords, PendingRecords
-from sessionary.stream_processors.runtime.transaction import TransactionWriter
+from sessionary.stream_processors.runtime.transaction import Seal, TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
@@ -147,6 +148,7 @@ class PartitionOwner:
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         self.recovery = RecoveryProgress()
+        self.topic_ids = TopicIds()  # of the logs that it opened; the position says so with each commit
         self.commits, self.committed_s = 0, time.monotonic()
         self.notifications = CommitNotifications()  # for readers; over once none is to be answered
         self._decision = PendingDecision(context, partition, decision)
@@ -329,13 +331,24 @@ class PartitionOwner:
             return
         try:
             self._store = store = await context.run_blocking(self._open_store)
+            # Before the reading: a changelog that is made again later has another id than this one.
+            topic_ids = await context.run_blocking(context.topic_ids)
             changelog_next = await context.run_blocking(
-                recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted, self.recovery
+                recover,
+                context.settings,
+                self.state,
+                store,
+                context.job.row_codec,
+                self._is_wanted,
+                self.recovery,
+                topic_ids,
             )
         finally:
             context.recovery_turns.release()
             context.metrics.state_hash_mismatches.labels("store").inc(self.recovery.found_damaged_store)
             self.recovery = RecoveryProgress()
+        position = topic_ids.complete(self.state.position)
+        self.topic_ids = TopicIds(position.events_topic_id, position.changelog_topic_id)
         self._begin_if_new()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
@@ -421,7 +434,7 @@ class PartitionOwner:
         self._context.busy_partitions.note_begin(self.partition, time.monotonic())
         self._merged.clear()
         try:
-            begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
+            begun_at, seal = started_at or time.time_ns() // 1_000, self._make_seal(batch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
                 written = await self._context.run_bounded(
                     self.partition, writer, writer.write_result, outcome, begun_at, seal, stored
@@ -451,6 +464,10 @@ class PartitionOwner:
         self.notifications.notify_commit(outcome.rows)
         saved = SavedPosition(written.position, written.changelog_next, time.time())
         await self._context.save_rows(self._store, written.rows, saved)
+
+    def _make_seal(self, batch: OpenBatch) -> Seal:
+        assert self._store is not None
+        return seal_with(self._store, batch.leader_epoch, self.topic_ids)
 
     async def _announce_rules(self, request: RulesRequest) -> None:
         """Commit the open batch; without one, announce rules in a separate transaction."""
