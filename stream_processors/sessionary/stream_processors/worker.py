@@ -13,10 +13,12 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from aiokafka.errors import KafkaError
+from confluent_kafka import KafkaException
 
 from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.schemas.kafka.log_progress import LogEnd, LogEndClient, LogProgress, StalledPartition
@@ -43,10 +45,15 @@ from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job, processor_job
-from sessionary.stream_processors.runtime.log_identity import TopicIdClient
-from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
+from sessionary.stream_processors.runtime.log_identity import TopicIdClient, TopicIds, ask_topic_ids
+from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
-from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
+from sessionary.stream_processors.runtime.watchdog import (
+    StuckLimits,
+    StuckPartitionWatchdog,
+    TruncationWatchdog,
+    halt_replaced,
+)
 from sessionary.stream_processors.runtime.worker_context import TraceBatch, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
@@ -108,6 +115,7 @@ class Processor:
             trace_batch=_batch_tracer(settings),
             rules_of_group=lambda: cast(Assignor, self.app.assignor).rules_known_by_all(),
             topic_ids=TopicIdClient(settings).ask,
+            find_traces=partial(find_traces, settings, job.traces),
         )
         stores = PartitionStores(settings, state, job.row_codec)
         self.assignment = Assignment(self._context, stores, lambda: transport.heartbeat_s)
@@ -331,6 +339,9 @@ class Processor:
                 if log is not None and log.first_offset is None:
                     ends[partition] = position  # only aborted records are behind it
             stuck.check_progress(ends, time.monotonic())
+            # Before the ends are compared: another log's end would be taken for a loss of this one.
+            if (topic_ids := await self._ask_topic_ids(connection)) is not None:
+                halt_replaced(self.assignment, topic_ids, self._settings.topics)
             for partition in truncation.check_ends(positions, log_ends):
                 log = await self._look_into_log(partition, positions[partition].next_offset)
                 if log is not None:
@@ -343,6 +354,16 @@ class Processor:
         ends = await ask
         self._watched_s = time.monotonic()
         return ends
+
+    async def _ask_topic_ids(self, connection: AdminConnection) -> TopicIds | None:
+        """Return the ids of the topics; None without an answer, to be asked again."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, ask_topic_ids, connection, self._settings.topics)
+        except KafkaException:
+            return None
+        finally:
+            self._watched_s = time.monotonic()
 
     def _watch_fetching(self, log_ends: Mapping[int, int], now_s: float) -> None:
         if self._fetcher.renew_if_stuck(log_ends, now_s):

@@ -13,9 +13,10 @@ clock is behind the former one's, and the log grew past the position within this
 """
 
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.kafka.clients import is_left_over, is_unreadable_batch
 from sessionary.schemas.records import Position
@@ -129,6 +130,62 @@ def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogPr
         raise Lost(f"events of partition {partition}: {error.args[0]}") from error
     finally:
         reader.close()
+
+
+def find_traces(settings: ProcessorSettings, topics: Iterable[str], partition: int) -> list[str]:
+    """Return what shows that a partition was folded before, a phrase each: offsets and records.
+
+    `topics`: those on which its transactions leave records. What an aborted transaction left shows
+    nothing. Blocks. Raises `Lost` without an answer.
+    """
+    # A consumer of the group that never joins it may ask for the group's offsets.
+    reader = Consumer({**settings.reader_config(), **settings.opening_config(), "group.id": settings.group_id})
+    try:
+        traces: list[str] = []
+        events = TopicPartition(settings.topics.events, partition)
+        (committed,) = reader.committed([events], timeout=_PROBE_S)
+        if committed.offset > 0:
+            traces.append(f"the group {settings.group_id} has committed its offset {committed.offset}")
+        return traces + [
+            f"{topic} has its records from offset {first} on"
+            for topic in topics
+            if (first := _first_committed(reader, TopicPartition(topic, partition, OFFSET_BEGINNING))) is not None
+        ]
+    except KafkaException as error:
+        raise Lost(f"partition {partition}: whether it was folded before is not known: {error.args[0]}") from error
+    finally:
+        reader.close()
+
+
+def _first_committed(reader: Consumer, place: TopicPartition) -> int | None:
+    """Return the offset of a log's first committed record, None if there is none.
+
+    Of a log that does not begin at 0, it is the beginning: records were deleted for their age.
+    """
+    start, end = _offset_range(reader, place)
+    if start > 0 or end == 0:
+        return start or None
+    reader.assign([place])
+    message = reader.poll(_PROBE_S)
+    if message is None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    if (error := message.error()) is None:
+        return message.offset()
+    if error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    return None
+
+
+def position_lost(partition: int, changelog: str, traces: Iterable[str]) -> Halted:
+    """Return the fault of a changelog without a position; `traces` show that there was one."""
+    return Halted(
+        "position_lost",
+        f"partition {partition}: the changelog {changelog} has no position, although the partition was folded before: "
+        f"{'; '.join(traces)}. The changelog was deleted and made again, or lost its records. Judged from the "
+        "beginning, all events would be judged twice, and those of sessions whose first events are deleted wrongly. "
+        "No command helps: restore the changelog's records with their keys and headers, then run sessionary partition "
+        f"retry {partition}; or begin again under a new SESSIONARY_TOPIC_PREFIX",
+    )
 
 
 def _offset_range(reader: Consumer, topic: TopicPartition) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from sessionary.stream_processors.runtime.changelog import RecoveryProgress, rec
 from sessionary.stream_processors.runtime.decisions import OperatorDecision, PendingDecision
 from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.log_identity import TopicIds
-from sessionary.stream_processors.runtime.log_probe import probe_log
+from sessionary.stream_processors.runtime.log_probe import position_lost, probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.transaction import Seal, TransactionWriter
@@ -349,7 +349,7 @@ class PartitionOwner:
             self.recovery = RecoveryProgress()
         position = topic_ids.complete(self.state.position)
         self.topic_ids = TopicIds(position.events_topic_id, position.changelog_topic_id)
-        self._begin_if_new()
+        await self._begin_if_new()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
         log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
@@ -364,9 +364,15 @@ class PartitionOwner:
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
         self.notifications.notify_all()
 
-    def _begin_if_new(self) -> None:
+    async def _begin_if_new(self) -> None:
+        context = self._context
+        if not self.state.position.batch_number:
+            traces = [] if next(iter(self.state.rows), None) is None else ["the changelog has rows"]
+            traces += await context.run_blocking(context.find_traces, self.partition)
+            if traces:
+                raise position_lost(self.partition, context.settings.topics.changelog, traces)
         if is_new(self.state.position):
-            rules = self._context.rules_of_group()
+            rules = context.rules_of_group()
             self.state.load_position(begin_new_partition(self.state.position, rules))
             _log.info(
                 "partition %(partition)d is new: it begins with rules %(rules)d, the newest that every worker of its "

@@ -4,7 +4,7 @@ A partition is stuck if its log grows and its position does not move. It is open
 does not help, the process gives up.
 
 A log that was cut below the position holds, or will hold, records that are never folded. Its
-partition is halted.
+partition is halted; so are all partitions of a topic that was deleted and made again.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,10 @@ from typing import NamedTuple
 from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogProbe, log_truncated
 
 _log = role_logger(__name__)
@@ -106,6 +108,17 @@ class StuckPartitionWatchdog:
         )
         self._reopened_at[partition] = position
         self._assignment.reopen_partition(partition)
+
+
+def halt_replaced(assignment: Assignment, topic_ids: TopicIds, topics: TopicNames) -> None:
+    """Halt the open partitions that opened other topics than those of `topic_ids`, asked for now.
+
+    The next opening finds the same: the position names the topics of which it is.
+    """
+    for partition, owner in list(assignment.owners.items()):
+        position = owner.topic_ids.complete(owner.position)
+        if owner.is_open and (fault := topic_ids.find_replaced(partition, position, topics)) is not None:
+            assignment.halt_partition(partition, fault)
 
 
 class _Confirmed(NamedTuple):

@@ -147,12 +147,19 @@ class FakeRecovery:
 class OwnerBench:
     """An assignment of a worker without a broker."""
 
-    def __init__(self, topic_ids: Callable[[], TopicIds] = TopicIds, **settings: Any) -> None:
+    def __init__(
+        self,
+        topic_ids: Callable[[], TopicIds] = TopicIds,
+        find_traces: Callable[[int], list[str]] = lambda _: [],
+        **settings: Any,
+    ) -> None:
         self.settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", **settings)
         self.metrics, self.fetch_control = Metrics(), FakeFetchControl()
         job = processor_job(self.settings)
         self.context = WorkerContext(
-            *(self.settings, job, self.metrics, UnboundedExecutor(), self.fetch_control), topic_ids=topic_ids
+            *(self.settings, job, self.metrics, UnboundedExecutor(), self.fetch_control),
+            topic_ids=topic_ids,
+            find_traces=find_traces,
         )
         self.assignment = Assignment(self.context, PartitionStores(self.settings, None, job.row_codec))
 

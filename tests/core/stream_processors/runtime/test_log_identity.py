@@ -3,21 +3,27 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from sessionary.schemas.codec import encode_position
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime import changelog, partition_owner
+from sessionary.stream_processors.runtime import changelog, log_probe, partition_owner
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.log_identity import TopicIds
+from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
-from tests.core.store_rig import JOB, SETTINGS, ChangelogEntry
+from tests.core.oracle_rig import START_MS
+from tests.core.store_rig import JOB, SETTINGS, ChangelogEntry, StoreRig
+from tests.core.stream_processors.runtime.messages import message
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.core.stream_processors.runtime.scripted_changelog import PARTITION, ScriptedChangelog
-from tests.support.event_factory import TICK
+from tests.support.event_factory import TICK, EventFactory, snapshot
 
 IDS = TopicIds("events-1", "changelog-1")
 POSITION = IDS.complete(Position(40, 5_000, 0, 7, 0))
@@ -91,3 +97,106 @@ def test_an_owner_asks_for_the_ids_and_commits_them(recovery: FakeRecovery, monk
         await bench.assignment.close()
 
     asyncio.run(story())
+
+
+def test_a_partition_without_a_position_that_was_folded_before_does_not_begin_again(recovery: FakeRecovery) -> None:
+    async def story() -> None:
+        bench = OwnerBench(find_traces=lambda partition: [f"t.batches has records of {partition}"])
+        recovery.gate.release()
+        bench.assignment.take_assignment([2])
+        await bench.seen(lambda: bench.assignment.halted_partitions)
+        fault = bench.assignment.halted_partitions[2]
+        assert fault.reason == "position_lost"
+        for part in ("partition 2", ".changelog has no position", "t.batches has"):
+            assert part in fault.detail
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+def test_rows_without_a_position_halt_the_partition(recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(JOB.row_codec)
+    rig = StoreRig(store)
+    agent = EventFactory("s1")
+    created = agent.event_bytes("session_created", snapshot=snapshot("first", "1"))
+    rig.fold_records([LogRecord(0, START_MS, agent.key.encoded(), created)])
+
+    async def story() -> None:
+        bench = OwnerBench()
+        recovery.gate.release()
+        owner = PartitionOwner(bench.context, 0, lambda: store, None)
+        with pytest.raises(Halted, match=r"position_lost: .* the changelog has rows"):
+            await owner.task
+
+    asyncio.run(story())
+
+
+def test_a_position_needs_no_other_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    recovery = FakeRecovery()
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
+    monkeypatch.setattr(partition_owner, "probe_log", lambda *_: LogProbe(0, 40))
+
+    def recover_position(*arguments: Any) -> int:
+        end = recovery.recover(*arguments)
+        arguments[1].load_position(POSITION)
+        return end
+
+    monkeypatch.setattr(partition_owner, "recover", recover_position)
+
+    async def story() -> None:
+        bench = OwnerBench(find_traces=lambda _: pytest.fail("it was asked"))
+        recovery.gate.release()
+        bench.assignment.take_assignment([0])
+        await bench.seen(lambda: bench.assignment.owners[0].is_open)
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+class ScriptedTraces:
+    """A consumer that reports a group's offset; the logs of topics, by their start and end."""
+
+    def __init__(self, committed: int, logs: dict[str, tuple[int, int]], records: dict[str, int]) -> None:
+        self._committed, self._logs, self._records = committed, logs, records
+        self._topic = ""
+
+    def __call__(self, config: dict[str, Any]) -> "ScriptedTraces":
+        assert config["group.id"] == SETTINGS.group_id
+        return self
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(place.topic, place.partition, self._committed) for place in places]
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        return self._logs[place.topic]
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self._topic = places[0].topic
+
+    def poll(self, _: float) -> Message:
+        if (offset := self._records.get(self._topic)) is not None:
+            return message(0, offset)
+        return message(0, self._logs[self._topic][1], error=KafkaError(KafkaError._PARTITION_EOF))
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+@pytest.mark.parametrize(
+    ("committed", "log", "first", "parts"),
+    [
+        (-1001, (0, 0), None, []),
+        (0, (0, 0), None, []),  # the worker opened it, and folded nothing
+        (0, (0, 9), None, []),  # a transaction was aborted
+        (12, (0, 0), None, ["has committed its offset 12"]),
+        (-1001, (0, 9), 3, ["t.batches has its records from offset 3 on"]),
+        (-1001, (7, 7), None, ["t.batches has its records from offset 7 on"]),  # they are too old to be there
+    ],
+)
+def test_a_partition_was_folded_before_if_its_group_or_a_committed_record_shows_it(
+    committed: int, log: tuple[int, int], first: int | None, parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = {} if first is None else {"t.batches": first}
+    monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, {"t.batches": log}, records))
+    traces = find_traces(SETTINGS, ["t.batches"], 0)
+    assert [part in trace for part, trace in zip(parts, traces, strict=True)] == [True] * len(parts)

@@ -2,13 +2,22 @@
 
 from typing import Any
 
+import pytest
+
 from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import Position
+from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
-from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
+from sessionary.stream_processors.runtime.watchdog import (
+    StuckLimits,
+    StuckPartitionWatchdog,
+    TruncationWatchdog,
+    halt_replaced,
+)
 
 
 class FakeOwner:
@@ -18,6 +27,7 @@ class FakeOwner:
         self.is_open = True
         self.state = self
         self.position = Position(position, 0, 0, 0, 0)
+        self.topic_ids = TopicIds("events-1", "changelog-1")
 
 
 class FakeAssignment:
@@ -106,6 +116,24 @@ def test_a_partition_is_a_suspect_exactly_when_it_would_be_reopened() -> None:
     dog.check_progress({0: 10}, 30.0)  # nothing to be fetched is behind it
     assert dog.find_suspects({0: 22}, 31.0) == {}
     assert (assignment.reopened, gave_up) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("now", "is_halted"),
+    [
+        (TopicIds("events-1", "changelog-1"), False),
+        (TopicIds(), False),
+        (TopicIds("events-2", "changelog-1"), True),
+        (TopicIds(None, "changelog-2"), True),
+    ],
+)
+def test_a_topic_that_is_made_again_halts_its_open_partitions(now: TopicIds, is_halted: bool) -> None:
+    assignment, topics = FakeAssignment(1_000), TopicNames.with_prefix("t")
+    halt_replaced(assignment.as_assignment, now, topics)
+    assert [fault.reason for fault in assignment.faults] == ["topic_replaced"] * is_halted
+    assignment.owners[0].is_open = False
+    halt_replaced(assignment.as_assignment, now, topics)
+    assert len(assignment.faults) == is_halted, "the opening compares them itself"
 
 
 class TruncationBench:
