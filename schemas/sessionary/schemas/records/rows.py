@@ -141,6 +141,7 @@ class Position(NamedTuple):
     decisions: Sequence[PartitionDecision] = ()  # the last eight decisions about the partition; oldest first
     events_topic_id: str | None = None  # Kafka's id of the topic that next_offset is of
     changelog_topic_id: str | None = None  # Kafka's id of the topic to which this record was written
+    log_truncated: str | None = None  # how it showed that the log lost folded records, until that is accepted
 
 
 # The changelog's records of runs, steps and tool calls; times are ms of log time.

@@ -400,7 +400,8 @@ class PendingDecision:
                 "log_gap_accepted", log.start_offset, position.clock_ms, decision.reason, decision.principal
             )
             _log_skip(self._partition, position, skip)
-            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=None))
+            # Whatever the log lost below its new beginning is given up too.
+            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=None, ends_truncation=True))
 
     async def _accept_truncation(
         self, decision: TruncationAcceptance, state: PartitionState, commit: CommitDecision
@@ -412,12 +413,17 @@ class PendingDecision:
         """
         position, settings, run = state.position, self._context.settings, self._context.run_blocking
         log = await self._probe_log(position.next_offset)
-        if log.find_truncation(self._partition, position) is None or position.next_offset < log.start_offset:
-            return  # the replica that has the records is back; or the log begins later, which is another decision
+        if position.next_offset < log.start_offset:
+            return  # the log begins later, which is another decision
+        if log.find_truncation(self._partition, position) is None and (
+            position.log_truncated is None or log.shows_folded_record(position)
+        ):
+            return  # the replica that has the records is back
         while log.end_offset < position.next_offset:
             await run(fill_log, settings, self._partition, log, position.next_offset)
             log = await self._probe_log(position.next_offset)
         first = await run(find_replaced, settings, self._partition, position, log.start_offset)
+        first = min(first, position.next_offset - 1)  # it may show no longer which records were appended since
         while first < position.next_offset:
             read = await run(read_records, settings, self._partition, first, position.next_offset - 1)
             if read.next_offset <= first:
@@ -427,7 +433,9 @@ class PendingDecision:
             is_last = read.next_offset >= position.next_offset
             epoch = log.previous.leader_epoch if is_last and log.previous is not None else position.leader_epoch
             former = state.position.batch_number
-            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=epoch))
+            await commit(
+                functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=epoch, ends_truncation=is_last)
+            )
             if state.position.batch_number != former:  # else it aborted
                 first = read.next_offset
 

@@ -56,6 +56,17 @@ class LogProbe(NamedTuple):
         if (fault := self.find_truncation(partition, position)) is not None:
             raise fault
 
+    def shows_folded_record(self, position: Position) -> bool:
+        """Return whether the record below `position` is, for certain, the one that was folded.
+
+        A log that was cut and has grown past the position may show no sign of it. So a loss that
+        was found is over only if the log proves it. The probe must have been made for the
+        position's offset.
+        """
+        if self.previous is None or position.leader_epoch is None:
+            return False
+        return self.previous.leader_epoch == position.leader_epoch and self.previous.timestamp_ms <= position.clock_ms
+
     def find_truncation(self, partition: int, position: Position, leader_epoch_max: int | None = None) -> Halted | None:
         """Return the fault if the log lacks records below `position` that were folded, or None.
 

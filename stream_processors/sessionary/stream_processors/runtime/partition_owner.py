@@ -290,18 +290,10 @@ class PartitionOwner:
             former = None
         try:
             await self._open_partition()
-            while not self.end_requested:
-                await self._wait_for_arrival(self._ticks_wait_s() if self._open_batch else None)
-                while self._has_work() and not self.end_requested and not self._is_at_halt():
-                    await self._context.wait_for_interval(self._begun_s)
-                    await self._step()
-                if self._decision.is_reached and not self._pending and not self.end_requested:
-                    await self._skip_records()
-                if self._halt is not None and not self.end_requested:
-                    raise self._halt[1]
-                if self._open_batch is not None and not self.end_requested and self._ticks_wait_s() == 0:
-                    await self._commit_batch(self._open_batch)
+            await self._fold_until_end()
         except Halted as fault:
+            if fault.reason == "log_truncated":
+                await self._keep_truncation(fault)
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
         finally:
@@ -311,6 +303,32 @@ class PartitionOwner:
             self.notifications.end()
             self._merged.set()
             self._free_parts()
+
+    async def _fold_until_end(self) -> None:
+        while not self.end_requested:
+            await self._wait_for_arrival(self._ticks_wait_s() if self._open_batch else None)
+            while self._has_work() and not self.end_requested and not self._is_at_halt():
+                await self._context.wait_for_interval(self._begun_s)
+                await self._step()
+            if self._decision.is_reached and not self._pending and not self.end_requested:
+                await self._skip_records()
+            if self._halt is not None and not self.end_requested:
+                raise self._halt[1]
+            if self._open_batch is not None and not self.end_requested and self._ticks_wait_s() == 0:
+                await self._commit_batch(self._open_batch)
+
+    async def _keep_truncation(self, fault: Halted) -> None:
+        """Let the position say that the log was cut, until an operator accepts it.
+
+        Its signs vanish: agents send, the log grows past the position, and the next opening finds
+        nothing wrong. The position is what every opening reads first, on whatever worker, and only
+        its owner writes it; a file or the worker's memory would be lost with the worker. The other
+        faults need no such note: a topic's id never comes back, and the traces of a lost position
+        stay. Raises `Lost` if the transaction fails.
+        """
+        self._open_batch = None  # of ticks only, which are folded again
+        while self.state.position.log_truncated is None and not self.end_requested:
+            await self._commit_decision(lambda batch: batch.keep_truncation(fault.detail))
 
     def _free_parts(self) -> None:
         """Drop the parts that are large or have threads: an ended owner may be held for a while."""
@@ -354,6 +372,10 @@ class PartitionOwner:
         position = self.state.position
         log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
+        if position.log_truncated is not None:
+            if not log.shows_folded_record(position):
+                raise Halted("log_truncated", position.log_truncated)
+            self.state.load_position(position := position._replace(log_truncated=None))
         await context.save_rows(self._store, {}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
@@ -473,7 +495,7 @@ class PartitionOwner:
 
     def _make_seal(self, batch: OpenBatch) -> Seal:
         assert self._store is not None
-        return seal_with(self._store, batch.leader_epoch, self.topic_ids)
+        return seal_with(self._store, batch.leader_epoch, self.topic_ids, batch.log_truncated)
 
     async def _announce_rules(self, request: RulesRequest) -> None:
         """Commit the open batch; without one, announce rules in a separate transaction."""

@@ -1,0 +1,164 @@
+"""A log that lost folded records halts its partition until it is accepted, or the log has them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.runtime import decisions, partition_owner
+from sessionary.stream_processors.runtime.decisions import GapAcceptance, SkippedRecords, TruncationAcceptance
+from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp, log_truncated
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
+from tests.support.event_factory import TICK
+
+POSITION = Position(40, 5_000, 0, 7, 0, leader_epoch=3)
+CUT = LogProbe(0, 20)
+GROWN = LogProbe(0, 90, 40, None)  # what is below the position says nothing
+FOLDED = LogProbe(0, 90, 40, RecordStamp(5_000, 3))
+OTHER = LogProbe(0, 90, 40, RecordStamp(5_001, 3))  # as in a topic that was made again, without ids
+BEGINS_LATER = LogProbe(60, 90, 60, None)
+
+
+class Rig(OwnerBench):
+    """Partition 0: its committed position, and what a probe finds of its log."""
+
+    def __init__(self, recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(tick_commit_interval_ms=0)
+        self.position, self.log, self._recovery = POSITION, CUT, recovery
+        monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
+        monkeypatch.setattr(RecordingWriter, "written", [])
+        monkeypatch.setattr(partition_owner, "recover", self._recover)
+        for module in (partition_owner, decisions):
+            monkeypatch.setattr(module, "probe_log", lambda *_: self.log)
+        monkeypatch.setattr(decisions, "find_replaced", lambda *_: 40)
+        monkeypatch.setattr(decisions, "read_records", self._read_records)
+
+    def _recover(self, *arguments: Any) -> int:
+        self._recovery.gate.release()
+        end = self._recovery.recover(*arguments)
+        arguments[1].load_position(self.position)
+        return end
+
+    def _read_records(self, _settings: object, _partition: int, first: int, last: int) -> SkippedRecords:
+        return SkippedRecords([LogRecord(n, 4_000, None, TICK) for n in range(first, last + 1)], last + 1)
+
+    def own(self, decision: GapAcceptance | TruncationAcceptance | None = None) -> PartitionOwner:
+        store = self.assignment._stores.store_of(0)
+        return PartitionOwner(self.context, 0, lambda: store, None, decision)
+
+    async def halts(self, decision: GapAcceptance | TruncationAcceptance | None = None) -> Halted:
+        owner = self.own(decision)
+        with pytest.raises(Halted) as caught:
+            await owner.task
+        self.position = owner.state.position
+        return caught.value
+
+    async def opens(self, decision: GapAcceptance | TruncationAcceptance | None = None) -> PartitionOwner:
+        owner = self.own(decision)
+        await self.seen(lambda: owner.is_open or owner.task.done())
+        assert owner.is_open, owner.halted
+        return owner
+
+    async def commit_one(self, owner: PartitionOwner) -> None:
+        offset = owner.position.next_offset
+        owner.offer_records(offset, [LogRecord(offset, 6_000, None, TICK)])
+        assert await owner.wait_until_committed(offset, 60)
+        owner.request_end()
+        await owner.task
+        self.position = owner.state.position
+
+
+Story = Callable[[Rig], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run(recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
+    return lambda story: asyncio.run(story(Rig(recovery, monkeypatch)))
+
+
+@pytest.mark.parametrize("later", [GROWN, OTHER, FOLDED._replace(previous=RecordStamp(5_000, None))])
+def test_a_loss_that_shows_no_longer_halts_every_later_owner(run: Callable[[Story], None], later: LogProbe) -> None:
+    async def story(rig: Rig) -> None:
+        first = await rig.halts()
+        assert (first.reason, rig.position.log_truncated) == ("log_truncated", first.detail)
+        assert len(RecordingWriter.written) == 1, "one transaction says so"
+        assert rig.position.next_offset == 40
+        rig.log = later
+        for _ in range(2):
+            again = await rig.halts()
+            assert (again.reason, again.detail) == ("log_truncated", first.detail)
+        assert len(RecordingWriter.written) == 1
+
+    run(story)
+
+
+def test_an_aborted_transaction_is_repeated_until_the_position_says_so(
+    run: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordingWriter, "aborts", 2)
+
+    async def story(rig: Rig) -> None:
+        await rig.halts()
+        assert rig.position.log_truncated is not None
+
+    run(story)
+
+
+def test_a_loss_that_an_open_partition_notices_is_kept_too(run: Callable[[Story], None]) -> None:
+    async def story(rig: Rig) -> None:
+        rig.log = FOLDED
+        owner = await rig.opens()
+        owner.request_halt(log_truncated(0, 40, "the log ends at 20"))
+        with pytest.raises(Halted):
+            await owner.task
+        rig.position = owner.state.position
+        assert "the log ends at 20" in str(rig.position.log_truncated)
+        rig.log = GROWN
+        assert (await rig.halts()).reason == "log_truncated"
+
+    run(story)
+
+
+def test_a_log_that_has_the_folded_record_again_opens_the_partition(run: Callable[[Story], None]) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.halts()
+        rig.log = FOLDED
+        owner = await rig.opens()
+        await rig.commit_one(owner)
+        assert (rig.position.log_truncated, rig.position.next_offset) == (None, 41)
+
+    run(story)
+
+
+@pytest.mark.parametrize("log", [GROWN, OTHER])
+def test_an_operator_accepts_a_loss_that_shows_no_longer(run: Callable[[Story], None], log: LogProbe) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.halts()
+        rig.log = log
+        owner = await rig.opens(TruncationAcceptance("power loss", "alice"))
+        (decision,) = owner.state.position.decisions
+        assert (decision.event_type, decision.principal) == ("log_truncation_accepted", "alice")
+        assert owner.state.position.log_truncated is None
+        await rig.commit_one(owner)
+        assert (rig.position.log_truncated, rig.position.next_offset) == (None, 41)
+
+    run(story)
+
+
+def test_a_gap_behind_a_loss_is_named_and_ends_it_if_it_is_accepted(run: Callable[[Story], None]) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.halts()
+        rig.log = BEGINS_LATER
+        assert (await rig.halts()).reason == "log_gap"
+        assert (await rig.halts(TruncationAcceptance("power loss", "alice"))).reason == "log_gap"
+        owner = await rig.opens(GapAcceptance("deleted", "alice"))
+        assert (owner.state.position.log_truncated, owner.state.position.next_offset) == (None, 60)
+        owner.request_end()
+        await owner.task
+
+    run(story)
