@@ -29,6 +29,7 @@ HaltReason = Literal[
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_incomplete",  # the changelog lost rows: their number or checksum is not the position record's
     "position_lost",  # the changelog has no position, although the partition was folded before
+    "transaction_open",  # an open transaction hides the end of the changelog
     "changelog_unreadable",  # a changelog record cannot be decoded
     "unknown_rules",  # the partition is judged by rules that this release does not know
     "judge_failed",  # an unexpected exception while a record was folded: it would come up again

@@ -45,7 +45,7 @@ from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job, processor_job
-from sessionary.stream_processors.runtime.log_identity import TopicIdClient, TopicIds, ask_topic_ids
+from sessionary.stream_processors.runtime.log_identity import LogClient, TopicIds, ask_topic_ids
 from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
 from sessionary.stream_processors.runtime.watchdog import (
@@ -110,11 +110,13 @@ class Processor:
         self._event_sender = EventSender(settings)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
+        log_client = LogClient(settings)
         self._context = WorkerContext(
             *(settings, job, self._metrics, self._executor, self._fetcher),
             trace_batch=_batch_tracer(settings),
             rules_of_group=lambda: cast(Assignor, self.app.assignor).rules_known_by_all(),
-            topic_ids=TopicIdClient(settings).ask,
+            topic_ids=log_client.ask_ids,
+            changelog_end=log_client.ask_changelog_end,
             find_traces=partial(find_traces, settings, job.traces),
         )
         stores = PartitionStores(settings, state, job.row_codec)

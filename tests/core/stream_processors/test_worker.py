@@ -12,7 +12,7 @@ from sessionary.stream_processors import worker
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import ProcessorFailed
 from sessionary.stream_processors.runtime import partition_owner
-from sessionary.stream_processors.runtime.log_identity import NO_IDS, TopicIdClient
+from sessionary.stream_processors.runtime.log_identity import NO_IDS, LogClient
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.worker import READY_S, Processor
@@ -59,7 +59,8 @@ def test_ticks_that_wait_count_as_folded_for_readiness_and_for_the_groups_offset
     monkeypatch.setattr(partition_owner, "recover", recovery.recover)
     monkeypatch.setattr(partition_owner, "probe_log", lambda *_: LogProbe(0, 0))
     monkeypatch.setattr(worker, "find_traces", lambda *_: list[str]())
-    monkeypatch.setattr(TopicIdClient, "ask", lambda _: NO_IDS)
+    monkeypatch.setattr(LogClient, "ask_ids", lambda _: NO_IDS)
+    monkeypatch.setattr(LogClient, "ask_changelog_end", lambda *_: 0)
     monkeypatch.setattr(RecordingWriter, "written", [])
     monkeypatch.setattr(worker, "_REPORT_S", 0.01)
 

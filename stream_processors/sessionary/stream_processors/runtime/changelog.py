@@ -1,8 +1,10 @@
 """Reads a partition's changelog to its end: how an opening partition learns its state.
 
 Only the partition's end (`_PARTITION_EOF`) ends the reading: a quiet moment does not. Committed
-records only; the former owner's open transaction was ended when this owner's producer was
-initialised, so the end is the true one.
+records only, so the end is that of the last stable record. The former owner's open transaction was
+ended when this owner's producer was initialised. Another producer's would hide all that follows it:
+the reading waits for its end for a while, and then halts the partition. It never takes an old state
+for the last one.
 
 A reading that fails loses nothing: the store keeps how far it came, with the rows. And a client of
 librdkafka may lose its last broker for ever. So a reader that delivers nothing, although a new
@@ -42,6 +44,7 @@ PREFETCH_KIB = 1_024
 _BATCH_RECORDS = 500
 RENEW_S = 10.0  # without a record, and a new client is asked: longer than any fetch takes
 _SILENCE_MAX_S = 60.0
+HIDDEN_S_MAX = 20.0  # that the reading waits for an open transaction; each recovery keeps others waiting
 _TIMEOUT_S = 10.0
 _ASK_S = 5.0
 # Trouble on the way to the broker; librdkafka keeps trying by itself.
@@ -86,18 +89,20 @@ def recover(
     wanted: Callable[[], bool],
     progress: RecoveryProgress,
     topic_ids: TopicIds = NO_IDS,
+    changelog_end: int = 0,
 ) -> int:
     """Load `store` with the changelog's newer records, and load `state`; return the end.
 
     `row_codec` converts a record's value and its header `due` to the form in the store. After a
     failure, loaded records need not be read again: the store's `loading_mark` says how far it came.
-    `topic_ids`: asked for before.
+    `topic_ids` and the high watermark `changelog_end` were asked for since the former owner was
+    fenced.
 
-    Blocks. Raises `Halted` for a record that cannot be read, for missing rows, for a position of
-    other topics, and for rules that this release does not know, `Lost` if the broker stays silent
-    or the partition is no longer `wanted`.
+    Blocks. Raises `Halted` for a record that cannot be read, for missing rows, for records that an
+    open transaction hides, for a position of other topics, and for rules that this release does not
+    know, `Lost` if the broker stays silent or the partition is no longer `wanted`.
     """
-    reading = _ChangelogReading(settings, state, store, row_codec, wanted, progress, topic_ids)
+    reading = _ChangelogReading(settings, state, store, row_codec, wanted, progress, topic_ids, changelog_end)
     changelog_next = reading.load_rows()
     due_rows = _find_due_rows(store, state.position)
     if due_rows is None:
@@ -167,6 +172,7 @@ class _ChangelogReading:
         wanted: Callable[[], bool],
         progress: RecoveryProgress,
         topic_ids: TopicIds,
+        changelog_end: int,
     ) -> None:
         self.went_on = False  # whether the last reading continued from the store's rows
         self._settings = settings
@@ -176,6 +182,7 @@ class _ChangelogReading:
         self._wanted = wanted
         self._progress = progress
         self._topic_ids = topic_ids
+        self._high_watermark = changelog_end
         self._first_position = state.position
         self._since_s = 0.0  # since when all deletions must be found, seconds since the epoch
 
@@ -219,22 +226,48 @@ class _ChangelogReading:
 
     def _read_to_end(self) -> int:
         heard_s = asked_s = time.monotonic()
+        hidden_s: float | None = None  # since when an open transaction hides the end
         while self._wanted():
             # Wait for the first message only: `consume` would wait until it has as many as it may
             # take.
             if (first := self._reader.poll(0.2)) is not None:
                 messages = (first, *self._reader.consume(_BATCH_RECORDS, 0))
                 end = self._load_messages(messages)
-                if end is not None:
-                    return end
                 if any(message.error() is None for message in messages):
                     heard_s = asked_s = time.monotonic()
+                    hidden_s = None
+                if end is not None and end >= self._high_watermark:
+                    return end
+                if end is not None:
+                    hidden_s = time.monotonic()
+                    _log.warning(
+                        "partition %(partition)d waits for an open transaction on its changelog, which hides offsets "
+                        "%(next_offset)d to %(log_end)d",
+                        next_offset=end,
+                        log_end=self._high_watermark - 1,
+                        partition=self._state.partition,
+                    )
+            if hidden_s is not None:
+                if time.monotonic() - hidden_s > HIDDEN_S_MAX:
+                    raise self._transaction_open()
+                continue
             if time.monotonic() - heard_s > _SILENCE_MAX_S:
                 raise Lost(f"changelog of partition {self._state.partition}: silent for {_SILENCE_MAX_S:g} s")
             if time.monotonic() - asked_s > RENEW_S:
                 self._renew_reader(time.monotonic() - heard_s)
                 asked_s = time.monotonic()
         raise Lost("no longer wanted")
+
+    def _transaction_open(self) -> Halted:
+        partition, next_offset = self._state.partition, self._progress.next_offset
+        return Halted(
+            "transaction_open",
+            f"partition {partition}: its changelog {self._settings.topics.changelog} ends at {self._high_watermark}, "
+            f"but for {HIDDEN_S_MAX:g} s an open transaction has hidden what follows offset {next_offset}. Rows and a "
+            "newer position may be there, so nothing is folded. It is another producer's: those of this processor were "
+            "ended. The partition opens once the transaction ends; kafka-transactions.sh finds its producer "
+            "(describe-producers) and ends it (abort). Let no other program write to this topic",
+        )
 
     def _renew_reader(self, silent_s: float) -> None:
         """Replace the reader if a new client hears the broker; continue where it stands.

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
+from sessionary.schemas.kafka.log_progress import LogEndClient
 from sessionary.schemas.records import Position
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.errors import Halted, Lost
@@ -71,19 +72,34 @@ def ask_topic_ids(connection: AdminConnection, topics: TopicNames) -> TopicIds:
     )
 
 
-class TopicIdClient:
-    """Asks for the ids over one connection. For any thread."""
+class LogClient:
+    """Asks about the logs of a partition that opens, over one connection. For any thread.
+
+    Blocks for each other thread too. Raises `Lost` without an answer.
+    """
 
     def __init__(self, settings: ProcessorSettings) -> None:
         """Connect to nothing yet."""
         self._topics = settings.topics
         self._connection = AdminConnection(settings)
+        self._ends = LogEndClient(self._connection, committed_only=False)
         self._lock = threading.Lock()
 
-    def ask(self) -> TopicIds:
-        """Return the ids. Blocks as `ask_topic_ids`, for each other thread too. Raises `Lost`."""
+    def ask_ids(self) -> TopicIds:
+        """Return the ids of the topics. Blocks for up to 12 s."""
         with self._lock:
             try:
                 return ask_topic_ids(self._connection, self._topics)
             except KafkaException as error:
                 raise Lost(f"the ids of {self._topics.events} and its changelog: {error.args[0]}") from error
+
+    def ask_changelog_end(self, partition: int) -> int:
+        """Return the high watermark of a partition's changelog. Blocks for up to 11 s.
+
+        An open transaction hides what is before it from readers of committed records.
+        """
+        with self._lock:
+            end = self._ends.ask_ends(self._topics.changelog, [partition], _ASK_S).get(partition)
+        if end is None:
+            raise Lost(f"the end of {self._topics.changelog}, partition {partition}: no answer")
+        return end.offset

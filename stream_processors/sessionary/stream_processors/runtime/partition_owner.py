@@ -351,6 +351,7 @@ class PartitionOwner:
             self._store = store = await context.run_blocking(self._open_store)
             # Before the reading: a changelog that is made again later has another id than this one.
             topic_ids = await context.run_blocking(context.topic_ids)
+            changelog_end = await context.run_blocking(context.changelog_end, self.partition)
             changelog_next = await context.run_blocking(
                 recover,
                 context.settings,
@@ -360,6 +361,7 @@ class PartitionOwner:
                 self._is_wanted,
                 self.recovery,
                 topic_ids,
+                changelog_end,
             )
         finally:
             context.recovery_turns.release()

@@ -129,9 +129,9 @@ class WorkerContext:
     `recovery_turns` are taken in order. Each owner notes its transactions in `busy_partitions`.
     `acknowledged` has the last transaction of each partition, until the worker reports it.
     `commit_times` are of all partitions. `trace_batch` does nothing unless there are traces.
-    `rules_of_group`: the newest that every worker of the group knows. `topic_ids` and `find_traces`
-    (what shows that a partition was folded before) ask the broker, block, and may raise `Lost`; by
-    default nothing is known.
+    `rules_of_group`: the newest that every worker of the group knows. `topic_ids`, `changelog_end`
+    (a partition's high watermark) and `find_traces` (what shows that a partition was folded before)
+    ask the broker, block, and may raise `Lost`; by default nothing is known.
     """
 
     settings: ProcessorSettings
@@ -147,6 +147,7 @@ class WorkerContext:
     trace_batch: TraceBatch = lambda *_: None
     rules_of_group: Callable[[], RuleSet] = lambda: NEWEST_RULES
     topic_ids: Callable[[], TopicIds] = TopicIds
+    changelog_end: Callable[[int], int] = lambda _: 0
     find_traces: Callable[[int], list[str]] = lambda _: []
 
     @property

@@ -128,6 +128,7 @@ class FakeRecovery:
         wanted: Wanted,
         progress: RecoveryProgress,
         topic_ids: TopicIds,
+        changelog_end: int,
     ) -> int:
         with self._lock:
             self.topic_ids = topic_ids

@@ -142,10 +142,11 @@ def recover_from(
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
     wanted: Callable[[], bool] = lambda: True,
+    changelog_end: int = 0,
 ) -> tuple[PartitionState, RecoveryProgress]:
     monkeypatch.setattr(changelog, "reader_of", log)
     state, progress = JOB.new_state(PARTITION), RecoveryProgress()
-    end = recover(SETTINGS, state, store, JOB.row_codec, wanted, progress)
+    end = recover(SETTINGS, state, store, JOB.row_codec, wanted, progress, changelog_end=changelog_end)
     assert end == len(log.entries)
     return state, progress
 
@@ -343,3 +344,35 @@ def test_records_of_every_form_are_kept_as_they_were(store: Store, monkeypatch: 
     wanted = dict.fromkeys(keys, whole) | {keys[1]: None, keys[3]: bytes(8) + row.value}
     assert {key: store.stored_row(key) for key in keys} == wanted
     assert len(state.rows) == len(keys) - 1
+
+
+def test_records_that_an_open_transaction_hides_are_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = folded_sessions()
+    log = ScriptedChangelog(rig.changelog)
+    log.hidden_from, asked = SAVED_AT, list[int]()
+
+    def end_transaction() -> bool:
+        if log.readers[0].next_offset == SAVED_AT:
+            asked.append(SAVED_AT)
+        if len(asked) == 3:
+            log.hidden_from = None
+        return True
+
+    state, _ = recover_from(log, store, monkeypatch, end_transaction, len(rig.changelog))
+    check_recovered(state, rig)
+    assert len(log.readers) == 1
+
+
+def test_a_transaction_that_stays_open_halts_the_partition_by_name(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changelog, "HIDDEN_S_MAX", 0.05)
+    rig = folded_sessions()
+    log = ScriptedChangelog(rig.changelog)
+    log.hidden_from = SAVED_AT  # the end of a transaction: the rows are those of a position
+    with pytest.raises(Halted, match=f"ends at {len(rig.changelog)}, .* follows offset {SAVED_AT}") as caught:
+        recover_from(log, store, monkeypatch, changelog_end=len(rig.changelog))
+    assert caught.value.reason == "transaction_open"
+    log.hidden_from = None
+    state, _ = recover_from(log, store, monkeypatch, changelog_end=len(rig.changelog))
+    check_recovered(state, rig)

@@ -299,7 +299,7 @@ def has_known_position(owner: PartitionOwner) -> bool:
 
     If the changelog was not read to its end, the position may be an old one.
     """
-    unknown = "changelog_unreadable", "position_lost"
+    unknown = "changelog_unreadable", "position_lost", "transaction_open"
     return owner.is_open or (owner.halted is not None and owner.halted.reason not in unknown)
 
 
