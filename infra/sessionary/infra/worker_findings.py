@@ -18,6 +18,11 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "judge_failed": 'sessionary partition skip {partition} {next_offset} --reason "…"',
     "record_too_large": "sessionary topics apply; sessionary partition retry {partition}",
 }
+# No decision ends these: what they need is in the detail of the halt.
+_RESTORED: Final[Mapping[str, str]] = {
+    "topic_replaced": "restore the topic from a copy of the brokers' disks",
+    "position_lost": "restore the changelog's records",
+}
 
 
 class Finding(NamedTuple):
@@ -29,6 +34,8 @@ class Finding(NamedTuple):
 
 def advise_halt(partition: Document) -> str:
     """Return how a halted partition resumes: by its cause's removal, or by a decision."""
+    if (restored := _RESTORED.get(str(partition["reason"]))) is not None:
+        return f"{restored}, or begin again under a new SESSIONARY_TOPIC_PREFIX"
     retry = f"remove the cause, then run: sessionary partition retry {partition['partition']}"
     decision = _DECISIONS.get(str(partition["reason"]))
     if decision is None:
