@@ -20,8 +20,8 @@ _DECISIONS: Final[Mapping[str, str]] = {
 }
 # No decision ends these: what they need is in the detail of the halt.
 _RESTORED: Final[Mapping[str, str]] = {
-    "topic_replaced": "restore the topic from a copy of the brokers' disks",
-    "position_lost": "restore the changelog's records",
+    "topic_replaced": "restore the former topic from a replica or a copy of the brokers' disks",
+    "position_lost": "restore the changelog from a replica or a copy of the brokers' disks",
 }
 
 

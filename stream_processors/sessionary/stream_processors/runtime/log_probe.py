@@ -195,8 +195,9 @@ def position_lost(partition: int, changelog: str, traces: Iterable[str]) -> Halt
         f"partition {partition}: the changelog {changelog} has no position, although the partition was folded before: "
         f"{'; '.join(traces)}. The changelog was deleted and made again, or lost its records. Judged from the "
         "beginning, all events would be judged twice, and those of sessions whose first events are deleted wrongly. "
-        "No command helps: restore the changelog's records with their keys and headers, then run sessionary partition "
-        f"retry {partition}; or begin again under a new SESSIONARY_TOPIC_PREFIX",
+        "No command helps: restore the topic from a replica or a copy of the brokers' disks (a new topic with copied "
+        f"records is another one), then run sessionary partition retry {partition}; or begin again under a new "
+        "SESSIONARY_TOPIC_PREFIX",
     )
 
 
