@@ -23,7 +23,7 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.core.model import LogRecord, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
-from sessionary.stream_processors.errors import Aborted, Halted
+from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, PendingDecision, RecordSkip
@@ -147,6 +147,8 @@ class PartitionOwner:
         self.accesses: list[Access] = []  # to be reported by the next batch of records
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
+        # What was found at which offset, while the position does not say so yet.
+        self._unkept_truncation: tuple[int, Halted] | None = None
         self.recovery = RecoveryProgress()
         self.topic_ids = TopicIds()  # of the logs that it opened; the position says so with each commit
         self.commits, self.committed_s = 0, time.monotonic()
@@ -288,14 +290,15 @@ class PartitionOwner:
         if former is not None:
             # Its store becomes ours, so it must be done. All of its waits are bounded.
             await asyncio.wait([former.task])
+            self._unkept_truncation = former._unkept_truncation
             former = None
         try:
             await self._open_partition()
             await self._fold_until_end()
         except Halted as fault:
+            self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             if fault.reason == "log_truncated":
                 await self._keep_truncation(fault)
-            self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
         finally:
             self.is_open = False
@@ -325,11 +328,34 @@ class PartitionOwner:
         nothing wrong. The position is what every opening reads first, on whatever worker, and only
         its owner writes it; a file or the worker's memory would be lost with the worker. The other
         faults need no such note: a topic's id never comes back, and the traces of a lost position
-        stay. Raises `Lost` if the transaction fails.
+        stay. If the transaction fails, the next owner has what is to be kept.
         """
         self._open_batch = None  # of ticks only, which are folded again
-        while self.state.position.log_truncated is None and not self.end_requested:
-            await self._commit_decision(lambda batch: batch.keep_truncation(fault.detail))
+        if self.state.position.log_truncated is None:
+            self._unkept_truncation = self.state.position.next_offset, fault
+        try:
+            while self._unkept_truncation is not None and not self.end_requested:
+                former = self.state.position.batch_number
+                await self._commit_decision(lambda batch: batch.keep_truncation(fault.detail))
+                if self.state.position.batch_number != former:  # else it aborted
+                    self._unkept_truncation = None
+        except (Lost, Halted) as error:
+            # The halt itself must not be lost with its note, which the next owner writes.
+            _log.warning(
+                "partition %(partition)d lost records of its log, which its position does not say yet: %(error)s",
+                partition=self.partition,
+                **error_fields(error),
+            )
+
+    def _restore_truncation(self) -> None:
+        """Treat a truncation that the former owner could not keep as one that the position names."""
+        if self._unkept_truncation is None:
+            return
+        (next_offset, fault), position = self._unkept_truncation, self.state.position
+        if position.next_offset == next_offset and position.log_truncated is None:
+            self.state.load_position(position._replace(log_truncated=fault.detail))
+        else:
+            self._unkept_truncation = None  # another worker's owner has decided since
 
     def _free_parts(self) -> None:
         """Drop the parts that are large or have threads: an ended owner may be held for a while."""
@@ -371,6 +397,7 @@ class PartitionOwner:
         position = topic_ids.complete(self.state.position)
         self.topic_ids = TopicIds(position.events_topic_id, position.changelog_topic_id)
         await self._begin_if_new()
+        self._restore_truncation()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
         log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
@@ -384,6 +411,7 @@ class PartitionOwner:
             return
         self._sought_s = time.monotonic()
         self._fetch_from_position()
+        self._unkept_truncation = None
         self.is_open, self.committed_s = True, time.monotonic()
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
+from sessionary.stream_processors.errors import EndInDoubt, Halted, Lost
 from sessionary.stream_processors.runtime import decisions, partition_owner
 from sessionary.stream_processors.runtime.decisions import GapAcceptance, SkippedRecords, TruncationAcceptance
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp, log_truncated
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
+from sessionary.stream_processors.store.packed_rows import StoredLookup
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.support.event_factory import TICK
 
@@ -30,6 +32,7 @@ class Rig(OwnerBench):
     def __init__(self, recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(tick_commit_interval_ms=0)
         self.position, self.log, self._recovery = POSITION, CUT, recovery
+        self.last: PartitionOwner | None = None
         monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
         monkeypatch.setattr(RecordingWriter, "written", [])
         monkeypatch.setattr(partition_owner, "recover", self._recover)
@@ -47,14 +50,20 @@ class Rig(OwnerBench):
     def _read_records(self, _settings: object, _partition: int, first: int, last: int) -> SkippedRecords:
         return SkippedRecords([LogRecord(n, 4_000, None, TICK) for n in range(first, last + 1)], last + 1)
 
-    def own(self, decision: GapAcceptance | TruncationAcceptance | None = None) -> PartitionOwner:
+    def own(
+        self, decision: GapAcceptance | TruncationAcceptance | None = None, former: PartitionOwner | None = None
+    ) -> PartitionOwner:
         store = self.assignment._stores.store_of(0)
-        return PartitionOwner(self.context, 0, lambda: store, None, decision)
+        self.last = owner = PartitionOwner(self.context, 0, lambda: store, former, decision)
+        return owner
 
-    async def halts(self, decision: GapAcceptance | TruncationAcceptance | None = None) -> Halted:
-        owner = self.own(decision)
+    async def halts(
+        self, decision: GapAcceptance | TruncationAcceptance | None = None, former: PartitionOwner | None = None
+    ) -> Halted:
+        owner = self.own(decision, former)
         with pytest.raises(Halted) as caught:
             await owner.task
+        assert owner.halted is caught.value
         self.position = owner.state.position
         return caught.value
 
@@ -105,6 +114,58 @@ def test_an_aborted_transaction_is_repeated_until_the_position_says_so(
     async def story(rig: Rig) -> None:
         await rig.halts()
         assert rig.position.log_truncated is not None
+
+    run(story)
+
+
+class FailingWriter(RecordingWriter):
+    """A transaction writer that loses its producer in as many transactions as `failures`."""
+
+    failures = 0
+    fault: type[Exception] = Lost
+
+    def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+        if FailingWriter.failures:
+            FailingWriter.failures -= 1
+            raise self.fault("reported so")
+        return super().write_result(outcome, started_at, seal, stored)
+
+
+@pytest.mark.parametrize("fault", [Lost, EndInDoubt, lambda text: Halted("record_too_large", text)])
+def test_a_truncation_that_cannot_be_kept_halts_and_is_kept_by_the_next_owner(
+    run: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch, fault: type[Exception]
+) -> None:
+    monkeypatch.setattr(FailingWriter, "failures", 2)
+    monkeypatch.setattr(FailingWriter, "fault", staticmethod(fault))
+
+    async def story(rig: Rig) -> None:
+        monkeypatch.setattr(partition_owner, "TransactionWriter", FailingWriter)
+        found = await rig.halts()
+        assert (found.reason, rig.position.log_truncated) == ("log_truncated", None)
+        rig.log = GROWN  # the loss shows no longer
+        for kept in (None, found.detail):
+            assert (await rig.halts(former=rig.last)).detail == found.detail
+            rig.position = rig.position._replace(log_truncated=kept)
+        assert len(RecordingWriter.written) == 1
+        assert (await rig.halts()).detail == found.detail
+
+    run(story)
+
+
+def test_a_truncation_that_could_not_be_kept_is_void_once_another_owner_has_folded(
+    run: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FailingWriter, "failures", 1)
+
+    async def story(rig: Rig) -> None:
+        monkeypatch.setattr(partition_owner, "TransactionWriter", FailingWriter)
+        await rig.halts()
+        rig.position, rig.log = rig.position._replace(next_offset=41, batch_number=8), FOLDED
+        owner = rig.own(former=rig.last)
+        await rig.seen(lambda: owner.is_open or owner.task.done())
+        assert owner.is_open
+        owner.request_end()
+        await owner.task
 
     run(story)
 
