@@ -11,7 +11,7 @@ from sessionary.infra.local.process import Child
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime import changelog
+from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_identity import LogClient
 from tests.integration.processor_load import Agent, Sender, count_judged, start_processor
 from tests.integration.test_processor_partition import Bench, offer
@@ -86,7 +86,7 @@ def test_a_changelog_that_is_made_again_halts_the_running_worker(kafka: KafkaSet
 def test_a_partition_does_not_open_while_a_foreign_transaction_hides_its_changelog(
     kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changelog, "HIDDEN_S_MAX", 1.0)
+    monkeypatch.setattr(partition_owner, "HIDDEN_S_MAX", 1.0)
 
     async def story() -> None:
         bench = Bench(kafka)

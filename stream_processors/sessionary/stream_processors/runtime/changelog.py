@@ -2,9 +2,8 @@
 
 Only the partition's end (`_PARTITION_EOF`) ends the reading: a quiet moment does not. Committed
 records only, so the end is that of the last stable record. The former owner's open transaction was
-ended when this owner's producer was initialised. Another producer's would hide all that follows it:
-the reading waits for its end for a while, and then halts the partition. It never takes an old state
-for the last one.
+ended when this owner's producer was initialised. Another producer's hides all that follows it, and
+the reading never takes an old state for the last one: it fails, to be repeated.
 
 A reading that fails loses nothing: the store keeps how far it came, with the rows. And a client of
 librdkafka may lose its last broker for ever. So a reader that delivers nothing, although a new
@@ -44,7 +43,6 @@ PREFETCH_KIB = 1_024
 _BATCH_RECORDS = 500
 RENEW_S = 10.0  # without a record, and a new client is asked: longer than any fetch takes
 _SILENCE_MAX_S = 60.0
-HIDDEN_S_MAX = 20.0  # that the reading waits for an open transaction; each recovery keeps others waiting
 _TIMEOUT_S = 10.0
 _ASK_S = 5.0
 # Trouble on the way to the broker; librdkafka keeps trying by itself.
@@ -209,9 +207,13 @@ class _ChangelogReading:
         low, end = self._reader.get_watermark_offsets(self._place(), timeout=_TIMEOUT_S)
         known = _furthest_position(store)
         store.rows.forget_unsaved()  # an owner elsewhere may have changed them since
-        self.went_on = known is not None and is_usable(known, low, end) and not self._is_of_other_log(known.position)
+        # The end is the stable one. A store may have what follows it.
+        last = max(end, self._high_watermark)
+        self.went_on = known is not None and is_usable(known, low, last) and not self._is_of_other_log(known.position)
         if known is not None and self.went_on:
             position, next_offset, self._since_s = known
+            if next_offset > end:
+                raise self._transaction_open(next_offset)
         else:
             store.wipe()
             position, next_offset, self._since_s = self._first_position, low, now_s
@@ -226,31 +228,18 @@ class _ChangelogReading:
 
     def _read_to_end(self) -> int:
         heard_s = asked_s = time.monotonic()
-        hidden_s: float | None = None  # since when an open transaction hides the end
         while self._wanted():
             # Wait for the first message only: `consume` would wait until it has as many as it may
             # take.
             if (first := self._reader.poll(0.2)) is not None:
                 messages = (first, *self._reader.consume(_BATCH_RECORDS, 0))
                 end = self._load_messages(messages)
+                if end is not None and end < self._high_watermark:
+                    raise self._transaction_open(end)
+                if end is not None:
+                    return end
                 if any(message.error() is None for message in messages):
                     heard_s = asked_s = time.monotonic()
-                    hidden_s = None
-                if end is not None and end >= self._high_watermark:
-                    return end
-                if end is not None:
-                    hidden_s = time.monotonic()
-                    _log.warning(
-                        "partition %(partition)d waits for an open transaction on its changelog, which hides offsets "
-                        "%(next_offset)d to %(log_end)d",
-                        next_offset=end,
-                        log_end=self._high_watermark - 1,
-                        partition=self._state.partition,
-                    )
-            if hidden_s is not None:
-                if time.monotonic() - hidden_s > HIDDEN_S_MAX:
-                    raise self._transaction_open()
-                continue
             if time.monotonic() - heard_s > _SILENCE_MAX_S:
                 raise Lost(f"changelog of partition {self._state.partition}: silent for {_SILENCE_MAX_S:g} s")
             if time.monotonic() - asked_s > RENEW_S:
@@ -258,12 +247,11 @@ class _ChangelogReading:
                 asked_s = time.monotonic()
         raise Lost("no longer wanted")
 
-    def _transaction_open(self) -> Halted:
-        partition, next_offset = self._state.partition, self._progress.next_offset
+    def _transaction_open(self, next_offset: int) -> Halted:
         return Halted(
             "transaction_open",
-            f"partition {partition}: its changelog {self._settings.topics.changelog} ends at {self._high_watermark}, "
-            f"but for {HIDDEN_S_MAX:g} s an open transaction has hidden what follows offset {next_offset}. Rows and a "
+            f"partition {self._state.partition}: its changelog {self._settings.topics.changelog} ends at "
+            f"{self._high_watermark}, but an open transaction hides what follows offset {next_offset}. Rows and a "
             "newer position may be there, so nothing is folded. It is another producer's: those of this processor were "
             "ended. The partition opens once the transaction ends; kafka-transactions.sh finds its producer "
             "(describe-producers) and ends it (abort). Let no other program write to this topic",

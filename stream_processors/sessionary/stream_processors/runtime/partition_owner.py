@@ -116,6 +116,8 @@ class CommitNotifications:
 _log = role_logger(__name__)
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
+HIDDEN_S_MAX = 20.0  # that an opening waits for an open transaction, which hides the changelog's end
+_HIDDEN_PAUSE_S = 1.0
 
 
 class PartitionOwner:
@@ -348,7 +350,7 @@ class PartitionOwner:
             )
 
     def _restore_truncation(self) -> None:
-        """Treat a truncation that the former owner could not keep as one that the position names."""
+        """Treat a truncation that the former owner could not keep as one in the position."""
         if self._unkept_truncation is None:
             return
         (next_offset, fault), position = self._unkept_truncation, self.state.position
@@ -372,30 +374,9 @@ class PartitionOwner:
             TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
         )
         await context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
-        if self.end_requested or not await self._recovery_turn.take():
+        if (changelog_next := await self._read_changelog()) is None:
             return
-        try:
-            self._store = store = await context.run_blocking(self._open_store)
-            # Before the reading: a changelog that is made again later has another id than this one.
-            topic_ids = await context.run_blocking(context.topic_ids)
-            changelog_end = await context.run_blocking(context.changelog_end, self.partition)
-            changelog_next = await context.run_blocking(
-                recover,
-                context.settings,
-                self.state,
-                store,
-                context.job.row_codec,
-                self._is_wanted,
-                self.recovery,
-                topic_ids,
-                changelog_end,
-            )
-        finally:
-            context.recovery_turns.release()
-            context.metrics.state_hash_mismatches.labels("store").inc(self.recovery.found_damaged_store)
-            self.recovery = RecoveryProgress()
-        position = topic_ids.complete(self.state.position)
-        self.topic_ids = TopicIds(position.events_topic_id, position.changelog_topic_id)
+        assert self._store is not None
         await self._begin_if_new()
         self._restore_truncation()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
@@ -416,6 +397,54 @@ class PartitionOwner:
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
         self.notifications.notify_all()
+
+    async def _read_changelog(self) -> int | None:
+        """Load rows and position. Return the changelog's end, or None if the owner is to end.
+
+        An open transaction that hides the end is waited for, without a turn: other partitions open
+        meanwhile. Raises `Halted` if it stays open.
+        """
+        context, first_position = self._context, self.state.position
+        patient_until_s: float | None = None
+        while not self.end_requested and await self._recovery_turn.take():
+            try:
+                return await self._recover(first_position)
+            except Halted as fault:
+                if fault.reason != "transaction_open":
+                    raise
+                if patient_until_s is None:
+                    patient_until_s = time.monotonic() + HIDDEN_S_MAX
+                    _log.warning("a partition waits: %(error)s", partition=self.partition, **error_fields(fault))
+                elif time.monotonic() >= patient_until_s:
+                    raise
+            finally:
+                context.recovery_turns.release()
+                context.metrics.state_hash_mismatches.labels("store").inc(self.recovery.found_damaged_store)
+                self.recovery = RecoveryProgress()
+            await self._wait_for_arrival(_HIDDEN_PAUSE_S)
+        return None
+
+    async def _recover(self, first_position: Position) -> int:
+        context = self._context
+        self._store = await context.run_blocking(self._open_store)
+        # Before the reading: a changelog that is made again later has another id than this one.
+        topic_ids = await context.run_blocking(context.topic_ids)
+        changelog_end = await context.run_blocking(context.changelog_end, self.partition)
+        self.state.load_position(first_position)  # a former reading has moved it
+        changelog_next = await context.run_blocking(
+            recover,
+            context.settings,
+            self.state,
+            self._store,
+            context.job.row_codec,
+            self._is_wanted,
+            self.recovery,
+            topic_ids,
+            changelog_end,
+        )
+        position = topic_ids.complete(self.state.position)
+        self.topic_ids = TopicIds(position.events_topic_id, position.changelog_topic_id)
+        return changelog_next
 
     async def _begin_if_new(self) -> None:
         context = self._context

@@ -68,7 +68,7 @@ class ScriptedReader:
     def get_watermark_offsets(self, _: TopicPartition, timeout: float) -> tuple[int, int]:
         if self._log.is_away:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "reported so"))
-        return self._log.low, len(self._log.entries)
+        return self._log.low, self._log.stable_end
 
     def assign(self, places: list[TopicPartition]) -> None:
         self.next_offset = max(self._log.low, places[0].offset)

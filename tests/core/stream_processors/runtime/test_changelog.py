@@ -346,33 +346,22 @@ def test_records_of_every_form_are_kept_as_they_were(store: Store, monkeypatch: 
     assert len(state.rows) == len(keys) - 1
 
 
-def test_records_that_an_open_transaction_hides_are_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = folded_sessions()
-    log = ScriptedChangelog(rig.changelog)
-    log.hidden_from, asked = SAVED_AT, list[int]()
-
-    def end_transaction() -> bool:
-        if log.readers[0].next_offset == SAVED_AT:
-            asked.append(SAVED_AT)
-        if len(asked) == 3:
-            log.hidden_from = None
-        return True
-
-    state, _ = recover_from(log, store, monkeypatch, end_transaction, len(rig.changelog))
-    check_recovered(state, rig)
-    assert len(log.readers) == 1
-
-
-def test_a_transaction_that_stays_open_halts_the_partition_by_name(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("held", [0, SAVED_AT, SAVED_AT + 3], ids=["nothing", "to the stable end", "more than that"])
+def test_an_open_transaction_fails_the_reading_at_once_and_leaves_what_the_store_has(
+    store: Store, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changelog, "HIDDEN_S_MAX", 0.05)
     rig = folded_sessions()
-    log = ScriptedChangelog(rig.changelog)
+    log, end = ScriptedChangelog(rig.changelog), len(rig.changelog)
+    if held:
+        recover_from(ScriptedChangelog(rig.changelog[:held]), store, monkeypatch)
     log.hidden_from = SAVED_AT  # the end of a transaction: the rows are those of a position
-    with pytest.raises(Halted, match=f"ends at {len(rig.changelog)}, .* follows offset {SAVED_AT}") as caught:
-        recover_from(log, store, monkeypatch, changelog_end=len(rig.changelog))
-    assert caught.value.reason == "transaction_open"
+    last = max(held, SAVED_AT)
+    for _ in range(2):
+        with pytest.raises(Halted, match=f"ends at {end}, .* follows offset {last}") as caught:
+            recover_from(log, store, monkeypatch, changelog_end=end)
+        assert caught.value.reason == "transaction_open"
+    read = [offset for offsets in log.read_offsets for offset in offsets]
+    assert read == ([] if held else list(range(SAVED_AT))), "nothing is read twice"
     log.hidden_from = None
-    state, _ = recover_from(log, store, monkeypatch, changelog_end=len(rig.changelog))
-    check_recovered(state, rig)
+    recover_from(log, store, monkeypatch, changelog_end=end)
+    assert log.read_offsets[-1] == list(range(last, end))
