@@ -216,7 +216,7 @@ class Processor:
         """Leave the group, and fold until other workers have taken the partitions, 5 s at most."""
         consumer, opened = cast(MemberConsumer, self.app.consumer), await self.assignment.prepare_leaving()
         if opened:
-            await consumer.commit_offsets(opened)
+            await consumer.commit_offsets(opened, self.assignment.events_topic_id)
         # A worker with all partitions may be the only one; then none would be taken.
         if await consumer.leave_group() and len(self.assignment.owners) < self._settings.partitions:
             await self.assignment.wait_until_taken(_HAND_OVER_S)
@@ -304,7 +304,7 @@ class Processor:
                 continue  # aiokafka answers a refused commit by joining the group as a new member
             if next_offsets and next_offsets != reported:
                 consumer = cast(MemberConsumer, self.app.consumer)
-                if await consumer.commit_offsets(next_offsets):
+                if await consumer.commit_offsets(next_offsets, self.assignment.events_topic_id):
                     reported = next_offsets
 
     async def _watch_partitions(self) -> None:

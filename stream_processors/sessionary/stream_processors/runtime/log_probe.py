@@ -12,17 +12,21 @@ The last sign is exact, if the broker reports the epochs. The second sign fails 
 clock is behind the former one's, and the log grew past the position within this difference.
 """
 
+import contextlib
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.kafka.clients import is_left_over, is_unreadable_batch
-from sessionary.schemas.records import Position
+from sessionary.schemas.records import BatchAcknowledged, Position
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
+from sessionary.stream_processors.runtime.log_identity import is_other_topic
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _PROBE_S = 5.0
@@ -144,48 +148,76 @@ def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogPr
         reader.close()
 
 
-def find_traces(settings: ProcessorSettings, topics: Iterable[str], partition: int) -> list[str]:
+def find_traces(
+    settings: ProcessorSettings, topics: Iterable[str], partition: int, events_topic_id: str | None
+) -> list[str]:
     """Return what shows that a partition was folded before, a phrase each: offsets and records.
 
     `topics`: those on which its transactions leave records. What an aborted transaction left shows
-    nothing. Blocks. Raises `Lost` without an answer.
+    nothing, nor what a worker of former topics, which had other ids, left in these. Blocks. Raises
+    `Lost` without an answer.
     """
     # A consumer of the group that never joins it may ask for the group's offsets.
     reader = Consumer({**settings.reader_config(), **settings.opening_config(), "group.id": settings.group_id})
     try:
         traces: list[str] = []
-        events = TopicPartition(settings.topics.events, partition)
-        (committed,) = reader.committed([events], timeout=_PROBE_S)
-        if committed.offset > 0:
-            traces.append(f"the group {settings.group_id} has committed its offset {committed.offset}")
-        return traces + [
-            f"{topic} has its records from offset {first} on"
-            for topic in topics
-            if (first := _first_committed(reader, TopicPartition(topic, partition, OFFSET_BEGINNING))) is not None
-        ]
+        offset = _committed_offset(reader, TopicPartition(settings.topics.events, partition), events_topic_id)
+        if offset > 0:
+            traces.append(f"the group {settings.group_id} has committed its offset {offset}")
+        aged: list[str] = []
+        for topic in topics:
+            place = TopicPartition(topic, partition, OFFSET_BEGINNING)
+            start, end = _offset_range(reader, place)
+            if start < end and (first := _first_record(reader, place)) is not None:
+                traces.append(f"{topic} has its records from offset {first} on")
+            elif start > 0:
+                aged.append(f"{topic} begins at offset {start}")
+        # Aborted records become too old too, but hardly those of two topics at once.
+        return traces + aged if traces or len(aged) > 1 else []
     except KafkaException as error:
         raise Lost(f"partition {partition}: whether it was folded before is not known: {error.args[0]}") from error
     finally:
         reader.close()
 
 
-def _first_committed(reader: Consumer, place: TopicPartition) -> int | None:
-    """Return the offset of a log's first committed record, None if there is none.
+def _committed_offset(reader: Consumer, events: TopicPartition, topic_id: str | None) -> int:
+    """Return the group's offset, 0 if there is none.
 
-    Of a log that does not begin at 0, it is the beginning: records were deleted for their age.
+    One that names another topic, or that the log does not reach, was committed by a worker that had
+    not noticed yet that the topic was made again.
     """
-    start, end = _offset_range(reader, place)
-    if start > 0 or end == 0:
-        return start or None
+    (committed,) = reader.committed([events], timeout=_PROBE_S)
+    if committed.error is not None:
+        raise KafkaException(committed.error)
+    of_other = is_other_topic(committed.metadata or None, topic_id)
+    if committed.offset <= 0 or of_other or committed.offset > _offset_range(reader, events)[1]:
+        return 0
+    return committed.offset
+
+
+def _first_record(reader: Consumer, place: TopicPartition) -> int | None:
+    """Return the offset of the first committed record that a transaction left, None if none did.
+
+    An acknowledgement is written outside of them, and may come after its topic was made again.
+    """
     reader.assign([place])
-    message = reader.poll(_PROBE_S)
-    if message is None:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    if (error := message.error()) is None:
-        return message.offset()
-    if error.code() != KafkaError._PARTITION_EOF:
-        raise KafkaException(error)
-    return None
+    while (message := reader.poll(_PROBE_S)) is not None:
+        if (error := message.error()) is None:
+            if not _is_acknowledgement(message.value()):
+                return message.offset()
+        elif is_unreadable_batch(message):
+            return message.offset()
+        elif error.code() == KafkaError._PARTITION_EOF:
+            return None
+        else:
+            raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def _is_acknowledgement(value: bytes | None) -> bool:
+    with contextlib.suppress(DecodeError):
+        return isinstance(Decoder().decode_record(value or b""), BatchAcknowledged)
+    return False
 
 
 def position_lost(partition: int, changelog: str, traces: Iterable[str]) -> Halted:

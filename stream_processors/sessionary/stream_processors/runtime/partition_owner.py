@@ -450,7 +450,7 @@ class PartitionOwner:
         context = self._context
         if not self.state.position.batch_number:
             traces = [] if next(iter(self.state.rows), None) is None else ["the changelog has rows"]
-            traces += await context.run_blocking(context.find_traces, self.partition)
+            traces += await context.run_blocking(context.find_traces, self.partition, self.topic_ids.events)
             if traces:
                 raise position_lost(self.partition, context.settings.topics.changelog, traces)
         if is_new(self.state.position):

@@ -151,7 +151,7 @@ class OwnerBench:
     def __init__(
         self,
         topic_ids: Callable[[], TopicIds] = TopicIds,
-        find_traces: Callable[[int], list[str]] = lambda _: [],
+        find_traces: Callable[[int, str | None], list[str]] = lambda *_: [],
         **settings: Any,
     ) -> None:
         self.settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", **settings)

@@ -3,15 +3,16 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from sessionary.schemas.codec import encode_position
-from sessionary.schemas.records import Position
+from sessionary.schemas.codec import encode_position, encode_record
+from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
-from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import changelog, log_probe, partition_owner
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.log_identity import TopicIds
@@ -20,7 +21,7 @@ from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, SETTINGS, ChangelogEntry, StoreRig
-from tests.core.stream_processors.runtime.messages import message
+from tests.core.stream_processors.runtime.messages import end_of, message
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.core.stream_processors.runtime.scripted_changelog import PARTITION, ScriptedChangelog
 from tests.support.event_factory import TICK, EventFactory, snapshot
@@ -101,7 +102,7 @@ def test_an_owner_asks_for_the_ids_and_commits_them(recovery: FakeRecovery, monk
 
 def test_a_partition_without_a_position_that_was_folded_before_does_not_begin_again(recovery: FakeRecovery) -> None:
     async def story() -> None:
-        bench = OwnerBench(find_traces=lambda partition: [f"t.batches has records of {partition}"])
+        bench = OwnerBench(find_traces=lambda partition, _: [f"t.batches has records of {partition}"])
         recovery.gate.release()
         bench.assignment.take_assignment([2])
         await bench.seen(lambda: bench.assignment.halted_partitions)
@@ -144,7 +145,7 @@ def test_a_position_needs_no_other_trace(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(partition_owner, "recover", recover_position)
 
     async def story() -> None:
-        bench = OwnerBench(find_traces=lambda _: pytest.fail("it was asked"))
+        bench = OwnerBench(find_traces=lambda *_: pytest.fail("it was asked"))
         recovery.gate.release()
         bench.assignment.take_assignment([0])
         await bench.seen(lambda: bench.assignment.owners[0].is_open)
@@ -154,49 +155,93 @@ def test_a_position_needs_no_other_trace(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class ScriptedTraces:
-    """A consumer that reports a group's offset; the logs of topics, by their start and end."""
+    """A consumer that reports a group's offset; the logs of topics, and their committed records."""
 
-    def __init__(self, committed: int, logs: dict[str, tuple[int, int]], records: dict[str, int]) -> None:
+    def __init__(
+        self,
+        committed: TopicPartition,
+        logs: dict[str, tuple[int, int]],
+        records: dict[str, list[Message]],
+    ) -> None:
         self._committed, self._logs, self._records = committed, logs, records
-        self._topic = ""
+        self._topic, self._left = "", list[Message]()
 
     def __call__(self, config: dict[str, Any]) -> "ScriptedTraces":
         assert config["group.id"] == SETTINGS.group_id
         return self
 
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        return [TopicPartition(place.topic, place.partition, self._committed) for place in places]
+        return [self._committed]
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
         return self._logs[place.topic]
 
     def assign(self, places: list[TopicPartition]) -> None:
         self._topic = places[0].topic
+        self._left = [one for one in self._records.get(self._topic, []) if (one.offset() or 0) >= places[0].offset]
 
     def poll(self, _: float) -> Message:
-        if (offset := self._records.get(self._topic)) is not None:
-            return message(0, offset)
-        return message(0, self._logs[self._topic][1], error=KafkaError(KafkaError._PARTITION_EOF))
+        return self._left.pop(0) if self._left else end_of(0, self._logs[self._topic][1])
 
     def close(self) -> None:
         """There is no connection."""
 
 
+BATCHES, AUDIT = SETTINGS.topics.batches, SETTINGS.topics.audit
+
+
+def batch(offset: int, number: int) -> Message:
+    record = BatchRecord(0, number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "w", 1)
+    return message(0, offset, encode_record(record))
+
+
+def acknowledgement(offset: int, number: int = 7) -> Message:
+    return message(0, offset, encode_record(BatchAcknowledged(0, number, 0, "w")))
+
+
+def traces_of(
+    monkeypatch: pytest.MonkeyPatch,
+    offset: int = -1001,
+    metadata: str = "",
+    events_end: int = 90,
+    batches: tuple[int, int] = (0, 0),
+    audit: tuple[int, int] = (0, 0),
+    records: Sequence[Message] = (),
+) -> list[str]:
+    committed = TopicPartition(SETTINGS.topics.events, 0, offset, metadata)
+    logs = {SETTINGS.topics.events: (0, events_end), BATCHES: batches, AUDIT: audit}
+    monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, logs, {BATCHES: list(records)}))
+    return find_traces(SETTINGS, [BATCHES, AUDIT], 0, "events-1")
+
+
 @pytest.mark.parametrize(
-    ("committed", "log", "first", "parts"),
+    ("found", "parts"),
     [
-        (-1001, (0, 0), None, []),
-        (0, (0, 0), None, []),  # the worker opened it, and folded nothing
-        (0, (0, 9), None, []),  # a transaction was aborted
-        (12, (0, 0), None, ["has committed its offset 12"]),
-        (-1001, (0, 9), 3, ["t.batches has its records from offset 3 on"]),
-        (-1001, (7, 7), None, ["t.batches has its records from offset 7 on"]),  # they are too old to be there
+        ({}, []),
+        ({"offset": 0}, []),  # the worker opened it, and folded nothing
+        ({"batches": (0, 9), "audit": (0, 9)}, []),  # a transaction was aborted
+        ({"batches": (7, 9)}, []),  # another one too, and is too old to be there
+        ({"batches": (7, 7)}, []),
+        ({"batches": (0, 9), "records": [acknowledgement(2)]}, []),  # of a former topic, sent late
+        ({"offset": 12, "metadata": "events-0"}, []),  # committed late
+        ({"offset": 12, "events_end": 11}, []),
+        ({"offset": 12, "metadata": "events-1"}, ["has committed its offset 12"]),
+        ({"offset": 12}, ["has committed its offset 12"]),
+        ({"batches": (0, 9), "records": [batch(3, 1)]}, ["batches has its records from offset 3 on"]),
+        ({"batches": (0, 9), "records": [acknowledgement(2), batch(4, 1)]}, ["batches has its records from offset 4"]),
+        ({"batches": (7, 7), "audit": (3, 3)}, ["batches begins at offset 7", "audit begins at offset 3"]),
+        ({"batches": (7, 7), "offset": 12}, ["has committed its offset 12", "batches begins at offset 7"]),
     ],
 )
 def test_a_partition_was_folded_before_if_its_group_or_a_committed_record_shows_it(
-    committed: int, log: tuple[int, int], first: int | None, parts: list[str], monkeypatch: pytest.MonkeyPatch
+    found: dict[str, Any], parts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records = {} if first is None else {"t.batches": first}
-    monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, {"t.batches": log}, records))
-    traces = find_traces(SETTINGS, ["t.batches"], 0)
+    traces = traces_of(monkeypatch, **found)
     assert [part in trace for part, trace in zip(parts, traces, strict=True)] == [True] * len(parts)
+
+
+def test_a_group_whose_offset_is_not_known_shows_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = SimpleNamespace(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED), offset=-1001, metadata=None)
+    monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, {}, {}))  # type: ignore[arg-type]
+    with pytest.raises(Lost, match="whether it was folded before is not known"):
+        find_traces(SETTINGS, [], 0, None)
