@@ -28,7 +28,7 @@ HaltReason = Literal[
     "store_disk_full",  # the disk of the local store (RocksDB) has no room left
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_incomplete",  # the changelog lost rows: their number or checksum is not the position record's
-    "position_lost",  # the changelog has no position, although the partition was folded before
+    "position_lost",  # the changelog has not the last position: the partition was folded beyond it
     "transaction_open",  # an open transaction hides the end of the changelog
     "changelog_unreadable",  # a changelog record cannot be decoded
     "unknown_rules",  # the partition is judged by rules that this release does not know

@@ -29,7 +29,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.rules_change import require_known_rules
 from sessionary.stream_processors.runtime.log_identity import NO_IDS, TopicIds, is_other_topic
-from sessionary.stream_processors.runtime.transaction import Seal
+from sessionary.stream_processors.runtime.transaction import Seal, transactional_id
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import require_roomy_topics
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, ChangelogRecords, RowCodec
@@ -97,8 +97,9 @@ def recover(
     fenced.
 
     Blocks. Raises `Halted` for a record that cannot be read, for missing rows, for records that an
-    open transaction hides, for a position of other topics, and for rules that this release does not
-    know, `Lost` if the broker stays silent or the partition is no longer `wanted`.
+    open transaction hides, for a position of other topics, for a changelog that ends before the
+    store, and for rules that this release does not know, `Lost` if the broker stays silent or the
+    partition is no longer `wanted`.
     """
     reading = _ChangelogReading(settings, state, store, row_codec, wanted, progress, topic_ids, changelog_end)
     changelog_next = reading.load_rows()
@@ -149,6 +150,20 @@ def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
         f"{position.row_checksum}, but the changelog has {found.rows} with {found.checksum}. The "
         "broker lost records of the changelog (unclean leader election, power loss, or a shorter retention). Bring "
         "the replica back that has them",
+    )
+
+
+def position_lost(partition: int, changelog: str, found: str) -> Halted:
+    """Return the fault of a changelog that lacks a partition's last position; `found` shows it."""
+    return Halted(
+        "position_lost",
+        f"partition {partition}: the changelog {changelog} {found}. The broker lost records of the changelog (unclean "
+        "leader election, power loss, or the abort of a transaction whose commit was lost), or it was deleted and made "
+        "again. Judged from there, events would be judged twice, and those of sessions whose first events are deleted "
+        "wrongly. "
+        "No command helps: restore the topic from a replica or a copy of the brokers' disks (a new topic with copied "
+        f"records is another one), then run sessionary partition retry {partition}; or begin again under a new "
+        "SESSIONARY_TOPIC_PREFIX",
     )
 
 
@@ -209,7 +224,10 @@ class _ChangelogReading:
         store.rows.forget_unsaved()  # an owner elsewhere may have changed them since
         # The end is the stable one. A store may have what follows it.
         last = max(end, self._high_watermark)
-        self.went_on = known is not None and is_usable(known, low, last) and not self._is_of_other_log(known.position)
+        is_of_this_log = known is not None and not self._is_of_other_log(known.position)
+        if known is not None and is_of_this_log and known.position.batch_number and known.changelog_next > last:
+            raise self._end_lost(known, last)
+        self.went_on = is_of_this_log and is_usable(known, low, last)
         if known is not None and self.went_on:
             position, next_offset, self._since_s = known
             if next_offset > end:
@@ -247,14 +265,22 @@ class _ChangelogReading:
                 asked_s = time.monotonic()
         raise Lost("no longer wanted")
 
+    def _end_lost(self, known: SavedPosition, end: int) -> Halted:
+        found = (
+            f"ends at {end}, although this worker's local store holds it up to offset {known.changelog_next} (batch "
+            f"{known.position.batch_number}); if all topics were made again, remove that store"
+        )
+        return position_lost(self._state.partition, self._settings.topics.changelog, found)
+
     def _transaction_open(self, next_offset: int) -> Halted:
         return Halted(
             "transaction_open",
             f"partition {self._state.partition}: its changelog {self._settings.topics.changelog} ends at "
             f"{self._high_watermark}, but an open transaction hides what follows offset {next_offset}. Rows and a "
-            "newer position may be there, so nothing is folded. It is another producer's: those of this processor were "
-            "ended. The partition opens once the transaction ends; kafka-transactions.sh finds its producer "
-            "(describe-producers) and ends it (abort). Let no other program write to this topic",
+            "newer position may be there, so nothing is folded. kafka-transactions.sh finds its producer "
+            f"(describe-producers; describe for {transactional_id(self._settings, self._state.partition)}). Another "
+            "producer's: abort it, and let no other program write to this topic. This partition's own: its commit was "
+            "acknowledged, and the broker lost it; bring the replica back that has it, for an abort loses that batch",
         )
 
     def _renew_reader(self, silent_s: float) -> None:

@@ -22,7 +22,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.kafka.clients import is_left_over, is_unreadable_batch
-from sessionary.schemas.records import BatchAcknowledged, Position
+from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
@@ -31,6 +31,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _PROBE_S = 5.0
 _REPEAT_AFTER_S = 2.0
+_LAST_OFFSETS = 100  # of `batches`, where each transaction leaves two, and an acknowledgement
 
 
 class RecordStamp(NamedTuple):
@@ -148,20 +149,24 @@ def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogPr
         reader.close()
 
 
-def find_traces(
-    settings: ProcessorSettings, topics: Iterable[str], partition: int, events_topic_id: str | None
-) -> list[str]:
-    """Return what shows that a partition was folded before, a phrase each: offsets and records.
+def find_traces(settings: ProcessorSettings, topics: Iterable[str], partition: int, position: Position) -> list[str]:
+    """Return what shows that a partition was folded beyond `position`, a phrase each.
 
-    `topics`: those on which its transactions leave records. What an aborted transaction left shows
-    nothing, nor what a worker of former topics, which had other ids, left in these. Blocks. Raises
-    `Lost` without an answer.
+    `topics`: those on which its transactions leave records. If there is no position (batch 0), that
+    are the group's offset and any of these records. Otherwise it is a later record on `batches`;
+    the group's offset counts ticks that waited for their commit. What an aborted transaction left
+    shows nothing, nor what a worker of former topics, which had other ids, left in these. Blocks.
+    Raises `Lost` without an answer.
     """
     # A consumer of the group that never joins it may ask for the group's offsets.
     reader = Consumer({**settings.reader_config(), **settings.opening_config(), "group.id": settings.group_id})
     try:
+        if position.batch_number:
+            batches = TopicPartition(settings.topics.batches, partition)
+            last = _last_batch(reader, batches) if batches.topic in topics else 0
+            return [f"{batches.topic} has its batch {last}"] if last > position.batch_number else []
         traces: list[str] = []
-        offset = _committed_offset(reader, TopicPartition(settings.topics.events, partition), events_topic_id)
+        offset = _committed_offset(reader, TopicPartition(settings.topics.events, partition), position.events_topic_id)
         if offset > 0:
             traces.append(f"the group {settings.group_id} has committed its offset {offset}")
         aged: list[str] = []
@@ -175,7 +180,7 @@ def find_traces(
         # Aborted records become too old too, but hardly those of two topics at once.
         return traces + aged if traces or len(aged) > 1 else []
     except KafkaException as error:
-        raise Lost(f"partition {partition}: whether it was folded before is not known: {error.args[0]}") from error
+        raise Lost(f"partition {partition}: how far it was folded is not known: {error.args[0]}") from error
     finally:
         reader.close()
 
@@ -214,23 +219,32 @@ def _first_record(reader: Consumer, place: TopicPartition) -> int | None:
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
+def _last_batch(reader: Consumer, place: TopicPartition) -> int:
+    """Return the number of the last committed batch among a log's last offsets, 0 if none is there.
+
+    A batch of records that cannot be read hides those after it, which show nothing then.
+    """
+    start, end = _offset_range(reader, place)
+    place.offset, last = max(start, end - _LAST_OFFSETS), 0
+    if place.offset == end:
+        return last
+    reader.assign([place])
+    while (message := reader.poll(_PROBE_S)) is not None:
+        if (error := message.error()) is None:
+            with contextlib.suppress(DecodeError):
+                record = Decoder().decode_record(message.value() or b"")
+                last = max(last, record.number if isinstance(record, BatchRecord) else 0)
+        elif error.code() == KafkaError._PARTITION_EOF or is_unreadable_batch(message):
+            return last
+        else:
+            raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
 def _is_acknowledgement(value: bytes | None) -> bool:
     with contextlib.suppress(DecodeError):
         return isinstance(Decoder().decode_record(value or b""), BatchAcknowledged)
     return False
-
-
-def position_lost(partition: int, changelog: str, traces: Iterable[str]) -> Halted:
-    """Return the fault of a changelog without a position; `traces` show that there was one."""
-    return Halted(
-        "position_lost",
-        f"partition {partition}: the changelog {changelog} has no position, although the partition was folded before: "
-        f"{'; '.join(traces)}. The changelog was deleted and made again, or lost its records. Judged from the "
-        "beginning, all events would be judged twice, and those of sessions whose first events are deleted wrongly. "
-        "No command helps: restore the topic from a replica or a copy of the brokers' disks (a new topic with copied "
-        f"records is another one), then run sessionary partition retry {partition}; or begin again under a new "
-        "SESSIONARY_TOPIC_PREFIX",
-    )
 
 
 def _offset_range(reader: Consumer, topic: TopicPartition) -> tuple[int, int]:

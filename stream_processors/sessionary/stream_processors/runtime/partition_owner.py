@@ -25,11 +25,11 @@ from sessionary.stream_processors.core.model import LogRecord, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
-from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
+from sessionary.stream_processors.runtime.changelog import RecoveryProgress, position_lost, recover, seal_with
 from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, PendingDecision, RecordSkip
 from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.log_identity import TopicIds
-from sessionary.stream_processors.runtime.log_probe import position_lost, probe_log
+from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.transaction import Seal, TransactionWriter
@@ -377,7 +377,7 @@ class PartitionOwner:
         if (changelog_next := await self._read_changelog()) is None:
             return
         assert self._store is not None
-        await self._begin_if_new()
+        self._begin_if_new()
         self._restore_truncation()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
@@ -444,17 +444,30 @@ class PartitionOwner:
         )
         position = topic_ids.complete(self.state.position)
         self.topic_ids = TopicIds(position.events_topic_id, position.changelog_topic_id)
+        await self._require_last_position(position, changelog_next)
         return changelog_next
 
-    async def _begin_if_new(self) -> None:
-        context = self._context
-        if not self.state.position.batch_number:
-            traces = [] if next(iter(self.state.rows), None) is None else ["the changelog has rows"]
-            traces += await context.run_blocking(context.find_traces, self.partition, self.topic_ids.events)
-            if traces:
-                raise position_lost(self.partition, context.settings.topics.changelog, traces)
+    async def _require_last_position(self, position: Position, changelog_next: int) -> None:
+        """Raise `Halted` if the partition was folded beyond the position that the changelog had.
+
+        Raises `Lost` if what shows that may be a later owner's: the changelog has grown since.
+        """
+        context, traces = self._context, list[str]()
+        if not position.batch_number and next(iter(self.state.rows), None) is not None:
+            traces.append("the changelog has rows")
+        traces += await context.run_blocking(context.find_traces, self.partition, position)
+        if not traces:
+            return
+        if await context.run_blocking(context.changelog_end, self.partition) > changelog_next:
+            raise Lost(f"partition {self.partition}: its changelog was written to while it was read")
+        number = position.batch_number
+        found = f"ends with batch {number}, at offset {position.next_offset}" if number else "has no position"
+        found = f"{found}, although the partition was folded {'further' if number else 'before'}: {'; '.join(traces)}"
+        raise position_lost(self.partition, context.settings.topics.changelog, found)
+
+    def _begin_if_new(self) -> None:
         if is_new(self.state.position):
-            rules = context.rules_of_group()
+            rules = self._context.rules_of_group()
             self.state.load_position(begin_new_partition(self.state.position, rules))
             _log.info(
                 "partition %(partition)d is new: it begins with rules %(rules)d, the newest that every worker of its "

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from sessionary.schemas.records import AuditRecord, BatchAcknowledged, RejectedEvent
+from sessionary.schemas.records import AuditRecord, BatchAcknowledged, Position, RejectedEvent
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, PARTITION, session_fields
 from sessionary.schemas.telemetry.role_logs import role_logger
@@ -130,9 +130,8 @@ class WorkerContext:
     `acknowledged` has the last transaction of each partition, until the worker reports it.
     `commit_times` are of all partitions. `trace_batch` does nothing unless there are traces.
     `rules_of_group`: the newest that every worker of the group knows. `topic_ids`, `changelog_end`
-    (a partition's high watermark) and `find_traces` (what shows that a partition of an events topic
-    with an id was folded before) ask the broker, block, and may raise `Lost`; by default nothing is
-    known.
+    (a partition's high watermark) and `find_traces` (what shows that a partition was folded beyond
+    a position) ask the broker, block, and may raise `Lost`; by default nothing is known.
     """
 
     settings: ProcessorSettings
@@ -149,7 +148,7 @@ class WorkerContext:
     rules_of_group: Callable[[], RuleSet] = lambda: NEWEST_RULES
     topic_ids: Callable[[], TopicIds] = TopicIds
     changelog_end: Callable[[int], int] = lambda _: 0
-    find_traces: Callable[[int, str | None], list[str]] = lambda *_: []
+    find_traces: Callable[[int, Position], list[str]] = lambda *_: []
 
     @property
     def commit_interval_s(self) -> float:

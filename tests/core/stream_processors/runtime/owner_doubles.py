@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import BatchResult
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Aborted, Lost
@@ -151,7 +152,8 @@ class OwnerBench:
     def __init__(
         self,
         topic_ids: Callable[[], TopicIds] = TopicIds,
-        find_traces: Callable[[int, str | None], list[str]] = lambda *_: [],
+        find_traces: Callable[[int, Position], list[str]] = lambda *_: [],
+        changelog_end: Callable[[int], int] = lambda _: 0,
         **settings: Any,
     ) -> None:
         self.settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", **settings)
@@ -161,6 +163,7 @@ class OwnerBench:
             *(self.settings, job, self.metrics, UnboundedExecutor(), self.fetch_control),
             topic_ids=topic_ids,
             find_traces=find_traces,
+            changelog_end=changelog_end,
         )
         self.assignment = Assignment(self.context, PartitionStores(self.settings, None, job.row_codec))
 

@@ -213,7 +213,7 @@ def test_a_store_that_goes_on_from_what_was_saved_is_not_thrown_back_to_that(
 
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb"], indirect=True)
-@pytest.mark.parametrize("change", ["too old", "below the first offset", "beyond the end"])
+@pytest.mark.parametrize("change", ["too old", "below the first offset"])
 def test_a_recovery_begins_again_if_its_mark_is_of_no_use(
     store: Store, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,13 +226,28 @@ def test_a_recovery_begins_again_if_its_mark_is_of_no_use(
     assert begun_s <= time.time()
     if change == "too old":  # Kafka may have dropped deletions in between
         store.load_rows({}, store.loading_mark._replace(saved_s=begun_s - SAVED_AGE_MAX_S))
-    elif change == "below the first offset":
+    else:
         log.entries[:0] = [log.entries[0]] * len(log.entries)
         log.low = FAILED_AT + 1
-    else:
-        store.load_rows({}, store.loading_mark._replace(changelog_next=len(rig.changelog) + 1))
     state, _ = recover_from(log, store, monkeypatch)
     assert log.read_offsets[1] == list(range(log.low, len(log.entries)))
+    check_recovered(state, rig)
+    store.close()
+
+
+@pytest.mark.parametrize("store", ["memory", "rocksdb"], indirect=True)
+def test_a_changelog_that_ends_before_the_store_halts_and_leaves_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = folded_sessions()
+    state, _ = recover_from(ScriptedChangelog(rig.changelog), store, monkeypatch)
+    store.save_rows({}, SavedPosition(state.position, len(rig.changelog), time.time()))
+    cut = ScriptedChangelog(rig.changelog[:SAVED_AT])  # the end of a transaction
+    for _ in range(2):
+        with pytest.raises(Halted, match=rf"ends at {SAVED_AT}, .* offset 36 \(batch {SESSIONS}\)") as caught:
+            recover_from(cut, store, monkeypatch, changelog_end=SAVED_AT)
+        assert caught.value.reason == "position_lost"
+    state, _ = recover_from(ScriptedChangelog(rig.changelog), store, monkeypatch)
     check_recovered(state, rig)
     store.close()
 
@@ -360,6 +375,7 @@ def test_an_open_transaction_fails_the_reading_at_once_and_leaves_what_the_store
         with pytest.raises(Halted, match=f"ends at {end}, .* follows offset {last}") as caught:
             recover_from(log, store, monkeypatch, changelog_end=end)
         assert caught.value.reason == "transaction_open"
+        assert f"describe for {SETTINGS.group_id}-{SETTINGS.topics.events}-{PARTITION}" in caught.value.detail
     read = [offset for offsets in log.read_offsets for offset in offsets]
     assert read == ([] if held else list(range(SAVED_AT))), "nothing is read twice"
     log.hidden_from = None

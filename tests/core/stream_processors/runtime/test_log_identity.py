@@ -132,26 +132,54 @@ def test_rows_without_a_position_halt_the_partition(recovery: FakeRecovery, monk
     asyncio.run(story())
 
 
-def test_a_position_needs_no_other_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    recovery = FakeRecovery()
-    monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
+def open_at_position(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch, changelog_end: int, traces: list[str]
+) -> tuple[list[str], list[Position]]:
+    """Return the faults of opening a partition whose changelog ends at 0, and of what was asked."""
+    asked: list[Position] = []
     monkeypatch.setattr(partition_owner, "probe_log", lambda *_: LogProbe(0, 40))
 
     def recover_position(*arguments: Any) -> int:
+        recovery.gate.release()
         end = recovery.recover(*arguments)
-        arguments[1].load_position(POSITION)
+        arguments[1].load_position(Position(40, 5_000, 0, 7, 0))
         return end
+
+    def find_some(_: int, position: Position) -> list[str]:
+        asked.append(position)
+        return traces
 
     monkeypatch.setattr(partition_owner, "recover", recover_position)
 
-    async def story() -> None:
-        bench = OwnerBench(find_traces=lambda *_: pytest.fail("it was asked"))
-        recovery.gate.release()
-        bench.assignment.take_assignment([0])
-        await bench.seen(lambda: bench.assignment.owners[0].is_open)
-        await bench.assignment.close()
+    async def story() -> list[str]:
+        bench = OwnerBench(lambda: IDS, find_some, lambda _: changelog_end)
+        owner = PartitionOwner(bench.context, 0, lambda: MemoryStore(JOB.row_codec), None)
+        await bench.seen(lambda: owner.is_open or owner.task.done())
+        owner.request_end()
+        await asyncio.wait([owner.task])
+        return [str(owner.task.exception())] if owner.task.exception() else []
 
-    asyncio.run(story())
+    return asyncio.run(story()), asked
+
+
+def test_a_position_that_a_later_batch_follows_is_not_the_last_one(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fault,), asked = open_at_position(recovery, monkeypatch, 0, ["t.batches has its batch 8"])
+    assert asked == [POSITION], "with the ids of the topics"
+    for part in ("position_lost: partition 0", "ends with batch 7, at offset 40", "t.batches has its batch 8"):
+        assert part in fault
+
+
+def test_a_later_batch_of_a_later_owner_is_no_loss(recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fault,), _ = open_at_position(recovery, monkeypatch, 3, ["t.batches has its batch 8"])
+    assert "its changelog was written to while it was read" in fault
+
+
+def test_a_position_without_a_later_batch_is_the_last_one(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert open_at_position(recovery, monkeypatch, 3, [])[0] == []
 
 
 class ScriptedTraces:
@@ -187,6 +215,7 @@ class ScriptedTraces:
         """There is no connection."""
 
 
+NO_POSITION = IDS.complete(Position(0, 0, 0, 0, 0))
 BATCHES, AUDIT = SETTINGS.topics.batches, SETTINGS.topics.audit
 
 
@@ -207,11 +236,12 @@ def traces_of(
     batches: tuple[int, int] = (0, 0),
     audit: tuple[int, int] = (0, 0),
     records: Sequence[Message] = (),
+    position: Position = NO_POSITION,
 ) -> list[str]:
     committed = TopicPartition(SETTINGS.topics.events, 0, offset, metadata)
     logs = {SETTINGS.topics.events: (0, events_end), BATCHES: batches, AUDIT: audit}
     monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, logs, {BATCHES: list(records)}))
-    return find_traces(SETTINGS, [BATCHES, AUDIT], 0, "events-1")
+    return find_traces(SETTINGS, [BATCHES, AUDIT], 0, position)
 
 
 @pytest.mark.parametrize(
@@ -243,5 +273,29 @@ def test_a_partition_was_folded_before_if_its_group_or_a_committed_record_shows_
 def test_a_group_whose_offset_is_not_known_shows_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     committed = SimpleNamespace(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED), offset=-1001, metadata=None)
     monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, {}, {}))  # type: ignore[arg-type]
-    with pytest.raises(Lost, match="whether it was folded before is not known"):
-        find_traces(SETTINGS, [], 0, None)
+    with pytest.raises(Lost, match="how far it was folded is not known"):
+        find_traces(SETTINGS, [], 0, Position(0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("batches", "records", "later"),
+    [
+        ((0, 0), [], None),
+        ((0, 9), [batch(0, 6), batch(3, 7), acknowledgement(5, 8)], None),
+        ((0, 9), [batch(3, 7), batch(5, 8), acknowledgement(7, 8)], 8),
+        ((0, 900), [batch(0, 70), batch(850, 7)], None),  # what is long past is not read
+        ((0, 900), [batch(850, 8), message(0, 851, b"of a later release")], 8),
+        ((0, 9), [batch(3, 8), message(0, 5, error=KafkaError(KafkaError._BAD_MSG)), batch(6, 9)], 8),
+    ],
+)
+def test_a_later_batch_shows_that_a_position_is_not_the_last_one(
+    batches: tuple[int, int], records: list[Message], later: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = traces_of(monkeypatch, 90, "events-1", batches=batches, records=records, position=POSITION)
+    assert traces == ([] if later is None else [f"{BATCHES} has its batch {later}"])
+
+
+def test_a_job_that_leaves_no_batches_has_none_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = TopicPartition(SETTINGS.topics.events, 0, 90)
+    monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, {}, {}))
+    assert find_traces(SETTINGS, [], 0, POSITION) == []
