@@ -142,6 +142,7 @@ class Position(NamedTuple):
     events_topic_id: str | None = None  # Kafka's id of the topic that next_offset is of
     changelog_topic_id: str | None = None  # Kafka's id of the topic to which this record was written
     log_truncated: str | None = None  # how it showed that the log lost folded records, until that is accepted
+    log_lost_from: int | None = None  # the first offset that the log had lost when that showed; None if unknown
 
 
 # The changelog's records of runs, steps and tool calls; times are ms of log time.

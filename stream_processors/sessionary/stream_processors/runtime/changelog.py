@@ -369,18 +369,26 @@ def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:
 
 
 def seal_with(
-    store: Store, leader_epoch: int | None, topic_ids: TopicIds = NO_IDS, log_truncated: str | None = None
+    store: Store,
+    leader_epoch: int | None,
+    topic_ids: TopicIds = NO_IDS,
+    log_truncated: str | None = None,
+    log_lost_from: int | None = None,
 ) -> Seal:
     """Return a function that completes a position record, for finding losses.
 
     It adds the rows' sum, the ids of the topics, `leader_epoch` (that of the last record below the
-    position), and `log_truncated`.
+    position), `log_truncated` and `log_lost_from`.
     """
 
     def seal(position: Position, rows: Mapping[bytes, bytes | None]) -> Position:
         count, checksum = store.sum_with(rows)
         return topic_ids.complete(position)._replace(
-            leader_epoch=leader_epoch, row_count=count, row_checksum=checksum, log_truncated=log_truncated
+            leader_epoch=leader_epoch,
+            row_count=count,
+            row_checksum=checksum,
+            log_truncated=log_truncated,
+            log_lost_from=log_lost_from,
         )
 
     return seal

@@ -425,6 +425,9 @@ class PendingDecision:
             position.log_truncated is None or log.shows_folded_record(position)
         ):
             return  # the replica that has the records is back
+        # The smallest end that was seen: from there on, records are not the folded ones.
+        known = [] if position.log_lost_from is None else [position.log_lost_from]
+        lost_from = min(log.end_offset, position.next_offset - 1, *known)
         while log.end_offset < position.next_offset:
             await run(fill_log, settings, self._partition, log, position.next_offset)
             former_end, log = log.end_offset, await self._probe_log(position.next_offset)
@@ -435,12 +438,13 @@ class PendingDecision:
                     f"read only up to {former_end}: an open transaction lies there, whose end was lost. Abort it with "
                     "Kafka's kafka-transactions tool, then accept the truncation again",
                 )
-        first = await run(find_replaced, settings, self._partition, position, log.start_offset)
-        first = min(first, position.next_offset - 1)  # it may show no longer which records were appended since
+        first = min(lost_from, await run(find_replaced, settings, self._partition, position, log.start_offset))
         while first < position.next_offset:
-            read = await run(read_records, settings, self._partition, first, position.next_offset - 1)
-            if read.next_offset <= first:
-                raise Lost(f"partition {self._partition}: nothing can be read from offset {first} on")
+            begin, read = max(first, log.start_offset), SkippedRecords([], position.next_offset)
+            if begin < position.next_offset:  # else the log begins at the position by now
+                read = await run(read_records, settings, self._partition, begin, position.next_offset - 1)
+                if read.next_offset <= begin:
+                    raise Lost(f"partition {self._partition}: nothing can be read from offset {begin} on")
             skip = _replaced_offsets(decision, state.position, first, read, time.time())
             _log_skip(self._partition, state.position, skip)
             is_last = read.next_offset >= position.next_offset

@@ -80,7 +80,7 @@ class LogProbe(NamedTuple):
         """
         next_offset = position.next_offset
         if self.end_offset < next_offset:
-            return log_truncated(partition, next_offset, f"the log ends at {self.end_offset}")
+            return log_truncated(partition, next_offset, f"the log ends at {self.end_offset}", self.end_offset)
         if self.previous is None:
             return None
         stamp_ms, epoch = self.previous
@@ -103,14 +103,22 @@ class LogProbe(NamedTuple):
         return None
 
 
-def log_truncated(partition: int, next_offset: int, found: str) -> Halted:
+class LogTruncated(Halted):
+    """A log was cut below the position. `lost_from`: its first lost offset; None if unknown."""
+
+    def __init__(self, detail: str, lost_from: int | None) -> None:
+        super().__init__("log_truncated", detail)
+        self.lost_from = lost_from
+
+
+def log_truncated(partition: int, next_offset: int, found: str, lost_from: int | None = None) -> LogTruncated:
     """Return the fault of a log that was cut below a position; `found` is how that shows."""
-    return Halted(
-        "log_truncated",
+    return LogTruncated(
         f"partition {partition}: all records below offset {next_offset} are folded, but {found}. The broker lost "
         "folded records (unclean leader election, or power loss); what it appends below that offset would never be "
         "folded. Bring the replica that has them back, or go on without: sessionary partition accept-truncation "
         f"{partition}",
+        lost_from,
     )
 
 

@@ -29,7 +29,7 @@ from sessionary.stream_processors.runtime.changelog import RecoveryProgress, pos
 from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, PendingDecision, RecordSkip
 from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.log_identity import TopicIds
-from sessionary.stream_processors.runtime.log_probe import probe_log
+from sessionary.stream_processors.runtime.log_probe import LogTruncated, probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.transaction import Seal, TransactionWriter
@@ -120,6 +120,10 @@ HIDDEN_S_MAX = 20.0  # that an opening waits for an open transaction, which hide
 _HIDDEN_PAUSE_S = 1.0
 
 
+def _is_below(offset: int | None, other: int | None) -> bool:
+    return offset is not None and (other is None or offset < other)
+
+
 class PartitionOwner:
     """The owner of one partition. Belongs to the event loop.
 
@@ -150,7 +154,7 @@ class PartitionOwner:
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         # What was found at which offset, while the position does not say so yet.
-        self._unkept_truncation: tuple[int, Halted] | None = None
+        self._unkept_truncation: tuple[int, LogTruncated] | None = None
         self.recovery = RecoveryProgress()
         self.topic_ids = TopicIds()  # of the logs that it opened; the position says so with each commit
         self.commits, self.committed_s = 0, time.monotonic()
@@ -299,7 +303,7 @@ class PartitionOwner:
             await self._fold_until_end()
         except Halted as fault:
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
-            if fault.reason == "log_truncated":
+            if isinstance(fault, LogTruncated):
                 await self._keep_truncation(fault)
             raise
         finally:
@@ -323,7 +327,7 @@ class PartitionOwner:
             if self._open_batch is not None and not self.end_requested and self._ticks_wait_s() == 0:
                 await self._commit_batch(self._open_batch)
 
-    async def _keep_truncation(self, fault: Halted) -> None:
+    async def _keep_truncation(self, fault: LogTruncated) -> None:
         """Let the position say that the log was cut, until an operator accepts it.
 
         Its signs vanish: agents send, the log grows past the position, and the next opening finds
@@ -333,12 +337,15 @@ class PartitionOwner:
         stay. If the transaction fails, the next owner has what is to be kept.
         """
         self._open_batch = None  # of ticks only, which are folded again
-        if self.state.position.log_truncated is None:
-            self._unkept_truncation = self.state.position.next_offset, fault
+        position = self.state.position
+        if fault.lost_from is not None and fault.lost_from >= position.next_offset:
+            return  # only such ticks are lost
+        if position.log_truncated is None or _is_below(fault.lost_from, position.log_lost_from):
+            self._unkept_truncation = position.next_offset, fault
         try:
             while self._unkept_truncation is not None and not self.end_requested:
                 former = self.state.position.batch_number
-                await self._commit_decision(lambda batch: batch.keep_truncation(fault.detail))
+                await self._commit_decision(lambda batch: batch.keep_truncation(fault.detail, fault.lost_from))
                 if self.state.position.batch_number != former:  # else it aborted
                     self._unkept_truncation = None
         except (Lost, Halted) as error:
@@ -355,7 +362,8 @@ class PartitionOwner:
             return
         (next_offset, fault), position = self._unkept_truncation, self.state.position
         if position.next_offset == next_offset and position.log_truncated is None:
-            self.state.load_position(position._replace(log_truncated=fault.detail))
+            kept = position._replace(log_truncated=fault.detail, log_lost_from=fault.lost_from)
+            self.state.load_position(kept)
         else:
             self._unkept_truncation = None  # another worker's owner has decided since
 
@@ -385,8 +393,8 @@ class PartitionOwner:
         log.check_position(self.partition, position)
         if position.log_truncated is not None:
             if not log.shows_folded_record(position):
-                raise Halted("log_truncated", position.log_truncated)
-            self.state.load_position(position := position._replace(log_truncated=None))
+                raise LogTruncated(position.log_truncated, position.log_lost_from)
+            self.state.load_position(position := position._replace(log_truncated=None, log_lost_from=None))
         await context.save_rows(self._store, {}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
@@ -568,7 +576,7 @@ class PartitionOwner:
 
     def _make_seal(self, batch: OpenBatch) -> Seal:
         assert self._store is not None
-        return seal_with(self._store, batch.leader_epoch, self.topic_ids, batch.log_truncated)
+        return seal_with(self._store, batch.leader_epoch, self.topic_ids, batch.log_truncated, batch.log_lost_from)
 
     async def _announce_rules(self, request: RulesRequest) -> None:
         """Commit the open batch; without one, announce rules in a separate transaction."""

@@ -134,7 +134,7 @@ class TruncationWatchdog:
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._confirmed: dict[int, _Confirmed] = {}
-        self._below: set[int] = set()  # partitions whose log ended below the position, by the last answer
+        self._below: dict[int, int] = {}  # by partition: the log's end, while it is below the position by each answer
 
     def check_ends(self, positions: Mapping[int, Position], log_ends: Mapping[int, LogEnd]) -> list[int]:
         """Halt partitions whose log ended below their position, by two answers in a row.
@@ -146,7 +146,7 @@ class TruncationWatchdog:
         """
         for partition in (self._confirmed.keys() | self._below) - positions.keys():
             self._confirmed.pop(partition, None)
-            self._below.discard(partition)
+            self._below.pop(partition, None)
         suspects: list[int] = []
         for partition, end in log_ends.items():
             if (position := positions.get(partition)) is None:
@@ -155,12 +155,13 @@ class TruncationWatchdog:
             if end.offset < next_offset:
                 # A broker answers no end below its epoch's beginning (KIP-207), so a new leader
                 # that lags should not come here. Asking twice costs only a few seconds.
-                if partition in self._below:
-                    fault = log_truncated(partition, next_offset, f"the log ends at {end.offset}")
+                if (former := self._below.get(partition)) is not None:
+                    lost_from = min(former, end.offset)
+                    fault = log_truncated(partition, next_offset, f"the log ends at {end.offset}", lost_from)
                     self._assignment.halt_partition(partition, fault)
-                self._below.add(partition)
+                self._below[partition] = min(end.offset, former if former is not None else end.offset)
                 continue
-            self._below.discard(partition)
+            self._below.pop(partition, None)
             if known is not None and known.leader_epoch != end.leader_epoch:
                 suspects.append(partition)
             else:

@@ -33,6 +33,7 @@ class Rig(OwnerBench):
         super().__init__(tick_commit_interval_ms=0)
         self.position, self.log, self._recovery = POSITION, CUT, recovery
         self.last: PartitionOwner | None = None
+        self.read_from: list[int] = []
         monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
         monkeypatch.setattr(RecordingWriter, "written", [])
         monkeypatch.setattr(partition_owner, "recover", self._recover)
@@ -48,6 +49,7 @@ class Rig(OwnerBench):
         return end
 
     def _read_records(self, _settings: object, _partition: int, first: int, last: int) -> SkippedRecords:
+        self.read_from.append(first)
         return SkippedRecords([LogRecord(n, 4_000, None, TICK) for n in range(first, last + 1)], last + 1)
 
     def own(
@@ -174,7 +176,7 @@ def test_a_loss_that_an_open_partition_notices_is_kept_too(run: Callable[[Story]
     async def story(rig: Rig) -> None:
         rig.log = FOLDED
         owner = await rig.opens()
-        owner.request_halt(log_truncated(0, 40, "the log ends at 20"))
+        owner.request_halt(log_truncated(0, 40, "the log ends at 20", 20))
         with pytest.raises(Halted):
             await owner.task
         rig.position = owner.state.position
@@ -207,6 +209,63 @@ def test_an_operator_accepts_a_loss_that_shows_no_longer(run: Callable[[Story], 
         assert owner.state.position.log_truncated is None
         await rig.commit_one(owner)
         assert (rig.position.log_truncated, rig.position.next_offset) == (None, 41)
+
+    run(story)
+
+
+def replaced_offsets() -> list[tuple[int | None, int | None]]:
+    """Return the offsets that the decisions name, first and last."""
+    audited = [
+        record for result in RecordingWriter.written for stream, _, record in result.emitted if stream == "audit"
+    ]
+    return [(record.gap_first, record.gap_last) for record in audited if record.kind == "decision"]
+
+
+@pytest.mark.parametrize(("ends", "first"), [([20], 20), ([20, 25], 20), ([20, 15], 15)])
+def test_an_accepted_loss_begins_at_the_smallest_end_that_was_seen(
+    run: Callable[[Story], None], ends: list[int], first: int
+) -> None:
+    async def story(rig: Rig) -> None:
+        for end in ends:
+            rig.log = LogProbe(0, end)
+            await rig.halts()
+        assert rig.position.log_lost_from == first
+        rig.log = GROWN
+        owner = await rig.opens(TruncationAcceptance("power loss", "alice"))
+        assert rig.read_from == [first]
+        assert replaced_offsets() == [(first, 39)]
+        assert (owner.state.position.log_truncated, owner.state.position.log_lost_from) == (None, None)
+        owner.request_end()
+        await owner.task
+
+    run(story)
+
+
+@pytest.mark.parametrize(("start", "read_from"), [(30, [30]), (40, [])], ids=["below the position", "at it"])
+def test_a_loss_of_which_the_log_has_only_the_end_or_nothing_can_be_accepted(
+    run: Callable[[Story], None], start: int, read_from: list[int]
+) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.halts()
+        rig.log = LogProbe(start, 90, 40, None)
+        assert (await rig.halts()).reason == "log_truncated"
+        owner = await rig.opens(TruncationAcceptance("power loss", "alice"))
+        assert (rig.read_from, replaced_offsets()) == (read_from, [(20, 39)])
+        await rig.commit_one(owner)
+        assert (rig.position.log_truncated, rig.position.next_offset) == (None, 41)
+
+    run(story)
+
+
+def test_a_loss_of_ticks_that_waited_for_their_commit_is_not_kept(run: Callable[[Story], None]) -> None:
+    async def story(rig: Rig) -> None:
+        rig.log = FOLDED
+        owner = await rig.opens()
+        owner.request_halt(log_truncated(0, 45, "the log ends at 42", 42))
+        with pytest.raises(Halted):
+            await owner.task
+        assert owner.state.position.log_truncated is None
+        assert RecordingWriter.written == []
 
     run(story)
 

@@ -12,7 +12,7 @@ from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision
 from sessionary.stream_processors.runtime.log_identity import TopicIds
-from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
+from sessionary.stream_processors.runtime.log_probe import LogProbe, LogTruncated, RecordStamp
 from sessionary.stream_processors.runtime.watchdog import (
     StuckLimits,
     StuckPartitionWatchdog,
@@ -167,6 +167,9 @@ def test_a_log_that_ends_below_the_position_twice_in_a_row_halts_the_partition()
     assert bench.reasons == []
     bench.check_end(1_000, 950)
     assert bench.reasons == ["log_truncated"]
+    (fault,) = bench.assignment.faults
+    assert isinstance(fault, LogTruncated)
+    assert fault.lost_from == 900, "the smallest end that was seen"
     assert "below offset 1000" in bench.assignment.faults[0].detail
 
 
