@@ -65,12 +65,23 @@ class LogProbe(NamedTuple):
         """Return whether the record below `position` is, for certain, the one that was folded.
 
         A log that was cut and has grown past the position may show no sign of it. So a loss that
-        was found is over only if the log proves it. The probe must have been made for the
-        position's offset.
+        was found is over only if the log proves it: one leader appends one record at an offset. If
+        the broker gives topics no ids, the log may be that of another topic, whose epochs begin
+        again; its record is a later one. The probe must have been made for the position's offset.
         """
-        if self.previous is None or position.leader_epoch is None:
+        if (
+            self.previous is None
+            or position.leader_epoch is None
+            or self.previous.leader_epoch != position.leader_epoch
+        ):
             return False
-        return self.previous.leader_epoch == position.leader_epoch and self.previous.timestamp_ms <= position.clock_ms
+        return position.events_topic_id is not None or not self._is_stamped_later(position)
+
+    def _is_stamped_later(self, position: Position) -> bool:
+        """Return whether the record below the position has a stamp that counts, after the clock."""
+        if self.previous is None or position.next_offset <= believed_from(position.clock_repairs):
+            return False
+        return self.previous.timestamp_ms > position.clock_ms
 
     def find_truncation(self, partition: int, position: Position, leader_epoch_max: int | None = None) -> Halted | None:
         """Return the fault if the log lacks records below `position` that were folded, or None.
@@ -86,7 +97,7 @@ class LogProbe(NamedTuple):
         stamp_ms, epoch = self.previous
         if position.leader_epoch is not None and epoch is not None:
             leader_epoch_max = position.leader_epoch
-        elif stamp_ms > position.clock_ms and next_offset > believed_from(position.clock_repairs):
+        elif self._is_stamped_later(position):
             return log_truncated(
                 partition,
                 next_offset,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.records import Position
+from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.errors import EndInDoubt, Halted, Lost
 from sessionary.stream_processors.runtime import decisions, partition_owner
@@ -194,6 +195,26 @@ def test_a_log_that_has_the_folded_record_again_opens_the_partition(run: Callabl
         owner = await rig.opens()
         await rig.commit_one(owner)
         assert (rig.position.log_truncated, rig.position.next_offset) == (None, 41)
+
+    run(story)
+
+
+REPAIRED = POSITION._replace(clock_repairs=(ClockRepair(1, 40, 5_000, 0, 4_000),))
+
+
+@pytest.mark.parametrize(
+    "position", [POSITION._replace(events_topic_id="events-1"), REPAIRED], ids=["with an id", "after a repair"]
+)
+def test_a_folded_record_is_known_by_its_epoch_whatever_its_stamp(
+    run: Callable[[Story], None], position: Position
+) -> None:
+    async def story(rig: Rig) -> None:
+        rig.position = position
+        await rig.halts()
+        rig.log = OTHER
+        owner = await rig.opens()
+        owner.request_end()
+        await owner.task
 
     run(story)
 
