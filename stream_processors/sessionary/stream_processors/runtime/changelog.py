@@ -160,10 +160,8 @@ def position_lost(partition: int, changelog: str, found: str) -> Halted:
         f"partition {partition}: the changelog {changelog} {found}. The broker lost records of the changelog (unclean "
         "leader election, power loss, or the abort of a transaction whose commit was lost), or it was deleted and made "
         "again. Judged from there, events would be judged twice, and those of sessions whose first events are deleted "
-        "wrongly. "
-        "No command helps: restore the topic from a replica or a copy of the brokers' disks (a new topic with copied "
-        f"records is another one), then run sessionary partition retry {partition}; or begin again under a new "
-        "SESSIONARY_TOPIC_PREFIX",
+        f"wrongly. Bring the replica back that has the records, then run sessionary partition retry {partition}. A "
+        "changelog that was deleted has no replica: begin again under a new SESSIONARY_TOPIC_PREFIX",
     )
 
 

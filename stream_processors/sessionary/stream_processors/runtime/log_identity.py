@@ -56,9 +56,9 @@ def _topic_replaced(partition: int, position: Position, topic: str, former: str 
         "topic_replaced",
         f"partition {partition}: the topic {topic} was deleted and made again: its id was {former} when the position "
         f"was written, and is {topic_id}. All events below offset {position.next_offset} are folded (batch "
-        f"{position.batch_number}), and a new topic does not continue them. No command helps: restore "
-        "the former topic from a replica or a copy of the brokers' disks (a new topic with copied records is another "
-        f"one), then run sessionary partition retry {partition}; or begin again under a new SESSIONARY_TOPIC_PREFIX",
+        f"{position.batch_number}), and a new topic does not continue them; nor do records that are copied into it. "
+        "Begin again under a new SESSIONARY_TOPIC_PREFIX. Only brokers that are restored as a whole, from copies of "
+        f"their disks, have the former topic again; then run sessionary partition retry {partition}",
     )
 
 
