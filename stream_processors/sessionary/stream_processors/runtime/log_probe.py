@@ -156,6 +156,8 @@ def find_traces(settings: ProcessorSettings, topics: Iterable[str], partition: i
         traces: list[str] = []
         events = TopicPartition(settings.topics.events, partition)
         (committed,) = reader.committed([events], timeout=_PROBE_S)
+        if committed.error is not None:
+            raise KafkaException(committed.error)
         if committed.offset > 0:
             traces.append(f"the group {settings.group_id} has committed its offset {committed.offset}")
         return traces + [

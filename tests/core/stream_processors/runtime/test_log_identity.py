@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from sessionary.schemas.codec import encode_position
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
-from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import changelog, log_probe, partition_owner
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.log_identity import TopicIds
@@ -200,3 +201,13 @@ def test_a_partition_was_folded_before_if_its_group_or_a_committed_record_shows_
     monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, {"t.batches": log}, records))
     traces = find_traces(SETTINGS, ["t.batches"], 0)
     assert [part in trace for part, trace in zip(parts, traces, strict=True)] == [True] * len(parts)
+
+
+def test_a_group_whose_offset_may_not_be_read_says_nothing_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    class RefusingGroup(ScriptedTraces):
+        def committed(self, places: list[TopicPartition], timeout: float) -> list[Any]:
+            return [SimpleNamespace(offset=-1001, error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))]
+
+    monkeypatch.setattr(log_probe, "Consumer", RefusingGroup(0, {}, {}))
+    with pytest.raises(Lost, match="whether it was folded before is not known"):
+        find_traces(SETTINGS, [], 0)
