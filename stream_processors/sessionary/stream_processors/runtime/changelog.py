@@ -147,9 +147,10 @@ def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
     return Halted(
         "changelog_incomplete",
         f"partition {state.partition}: the position record counts {position.row_count} rows with checksum "
-        f"{position.row_checksum}, but the changelog has {found.rows} with {found.checksum}. The "
-        "broker lost records of the changelog (unclean leader election, power loss, or a shorter retention). Bring "
-        "the replica back that has them",
+        f"{position.row_checksum}, but the changelog has {found.rows} with {found.checksum}. Rows "
+        "and position are not of one moment. Possible causes: the broker lost records of the changelog (unclean leader "
+        "election, power loss, or a shorter retention), or another program wrote old records to it (a restore, a "
+        "mirror). Bring the replica back that has the right records",
     )
 
 

@@ -7,15 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.codec import encode_position, encode_record
+from sessionary.schemas.kafka.log_progress import LogEnd, LogEndClient
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime import changelog, log_probe, partition_owner
+from sessionary.stream_processors.runtime import changelog, log_identity, log_probe, partition_owner
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
-from sessionary.stream_processors.runtime.log_identity import TopicIds
+from sessionary.stream_processors.runtime.log_identity import LogClient, TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
@@ -301,3 +302,20 @@ def test_a_job_that_leaves_no_batches_has_none_to_be_compared(monkeypatch: pytes
     committed = TopicPartition(SETTINGS.topics.events, 0, 90)
     monkeypatch.setattr(log_probe, "Consumer", ScriptedTraces(committed, {}, {}))
     assert find_traces(SETTINGS, [], 0, POSITION) == []
+
+
+def test_a_broker_that_does_not_answer_about_its_logs_loses_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    client, ends = LogClient(SETTINGS), dict[int, LogEnd]()
+    monkeypatch.setattr(log_identity, "ask_topic_id", refuse)
+    with pytest.raises(Lost, match=r"the ids of sessionary\.events"):
+        client.ask_ids()
+    monkeypatch.setattr(log_identity, "ask_topic_id", lambda _connection, topic, _timeout_s: f"id of {topic}")
+    assert client.ask_ids() == ("id of sessionary.events", "id of sessionary.changelog")
+    monkeypatch.setattr(LogEndClient, "ask_ends", lambda *_: ends)
+    with pytest.raises(Lost, match=r"the end of sessionary\.changelog, partition 3"):
+        client.ask_changelog_end(3)
+    ends[3] = LogEnd(70, 1)
+    assert client.ask_changelog_end(3) == 70
