@@ -107,6 +107,8 @@ class Job(NamedTuple):
     # partition, position, when its transaction was acknowledged (µs); None if nothing reports that
     acknowledgement: Callable[[int, Position, int], BatchAcknowledged | None] = lambda *_: None
     follower: CommitFollower | None = None
+    # topics on which a committed record in the partition's place shows that it was folded before
+    traces: Sequence[str] = ()
 
 
 def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
@@ -132,7 +134,8 @@ def processor_job(settings: ProcessorSettings, judge: Judge = SESSION_JUDGE) -> 
     def make_acknowledgement(partition: int, position: Position, acknowledged_at: int) -> BatchAcknowledged | None:
         return BatchAcknowledged(partition, position.batch_number, acknowledged_at, settings.worker_name)
 
-    return Job(new_state, make_transaction, row_codec, make_acknowledgement)
+    traces = settings.topics.batches, settings.topics.audit
+    return Job(new_state, make_transaction, row_codec, make_acknowledgement, traces=traces)
 
 
 def _make_transaction(

@@ -74,6 +74,11 @@ def _no_seal(position: Position, _rows: Mapping[bytes, bytes | None]) -> Positio
     return position
 
 
+def transactional_id(settings: ProcessorSettings, partition: int) -> str:
+    """Return the transactional id of a partition's owners, by which one fences the former one."""
+    return f"{settings.group_id}-{settings.topics.events}-{partition}"
+
+
 class CommitReceipt(NamedTuple):
     """An acknowledged transaction."""
 
@@ -195,7 +200,7 @@ class TransactionWriter:
         config: dict[str, Any] = {
             **settings.client_config(),
             **settings.opening_config(),
-            "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
+            "transactional.id": transactional_id(settings, partition),
             "transaction.timeout.ms": 10_000,
             "linger.ms": _LINGER_MS,
             "compression.type": "lz4",

@@ -193,11 +193,14 @@ def _check_broker(settings: KafkaSettings) -> str:
 
 
 def _check_topics(settings: KafkaSettings) -> str:
-    from sessionary.infra.topics import list_topic_changes
+    from sessionary.infra.topics import has_topic_ids, list_topic_changes
 
     if wrong := list_topic_changes(settings):
         raise _CheckError("; ".join(wrong), "run: sessionary topics apply")
-    return f"all topics of prefix {settings.topic_prefix!r} are correct, {settings.partitions} partitions each"
+    found = f"all topics of prefix {settings.topic_prefix!r} are correct, {settings.partitions} partitions each"
+    if has_topic_ids(settings):
+        return found
+    return f"{found}; the broker gives topics no ids, so no role notices that one was deleted and made again"
 
 
 def _check_clickhouse(settings: ClickHouseSettings) -> str:
