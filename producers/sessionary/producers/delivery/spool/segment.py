@@ -17,7 +17,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS, has_file
+from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS, FileId, file_id, is_same_file
 from sessionary.producers.ports import OnReceipt
 from sessionary.schemas.codec.compiled_helpers import new_instance
 
@@ -202,6 +202,7 @@ class Segment:
 
     __slots__ = (
         "damaged",
+        "file_id",
         "in_memory",
         "is_removed",
         "keys",
@@ -215,9 +216,12 @@ class Segment:
         "size",
     )
 
-    def __init__(self, path: Path, mapped: mmap, scan: SegmentScan | None = None) -> None:
-        """Hold a mapped file; `scan` has the frames that a dead process left."""
+    def __init__(
+        self, path: Path, mapped: mmap, file_id: FileId | None = None, scan: SegmentScan | None = None
+    ) -> None:
+        """Hold a mapped file, or memory; `scan` has the frames that a dead process left."""
         self.path = path
+        self.file_id = file_id
         self.map = mapped
         self.orphan = scan is not None  # of a dead process
         self.in_memory = self.is_removed = False
@@ -272,8 +276,10 @@ class Segment:
 
     @property
     def has_lost_file(self) -> bool:
-        """True if the file was removed by others, and not replaced since."""
-        return self.is_removed or not (self.in_memory or has_file(self.path))
+        """True if the file was removed or replaced by others, and not written anew since."""
+        if self.in_memory or self.file_id is None:
+            return self.is_removed
+        return self.is_removed or not is_same_file(self.path, self.file_id)
 
     @property
     def needs_file(self) -> bool:
@@ -287,7 +293,7 @@ class Segment:
         """
         restored = create_segment(path, len(self.map) - HEAD_BYTES, self.map[: self.size])
         self.map.close()
-        self.path, self.map = path, restored.map
+        self.path, self.map, self.file_id = path, restored.map, restored.file_id
         self.in_memory = self.is_removed = False
 
     def remove_file(self) -> None:
@@ -320,23 +326,25 @@ def create_segment(path: Path, capacity: int, content: bytes = b"") -> Segment:
     temporary = path.with_name(path.name + ".tmp")
     fd = os.open(temporary, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        allocate_blocks(fd, HEAD_BYTES + capacity)
-        mapped = mmap(fd, HEAD_BYTES + capacity)
+        try:
+            allocate_blocks(fd, HEAD_BYTES + capacity)
+            mapped, known = mmap(fd, HEAD_BYTES + capacity), file_id(fd)
+        finally:
+            os.close(fd)
+        if content:
+            mapped[: len(content)] = content
+        else:
+            write_head(mapped, 0)
+        if os.name == "nt":  # no file can be renamed that is mapped
+            mapped.close()
+            temporary.replace(path)
+            return Segment(path, *_map_known(path))
+        temporary.replace(path)
     except OSError:
-        os.close(fd)
-        temporary.unlink()
+        with suppress(OSError):
+            temporary.unlink()
         raise
-    os.close(fd)
-    if content:
-        mapped[: len(content)] = content
-    else:
-        write_head(mapped, 0)
-    if os.name == "nt":  # no file can be renamed that is mapped
-        mapped.close()
-        temporary.rename(path)
-        return Segment(path, map_file(path))
-    temporary.rename(path)
-    return Segment(path, mapped)
+    return Segment(path, mapped, known)
 
 
 def memory_segment(path: Path, capacity: int) -> Segment:
@@ -353,9 +361,13 @@ def memory_segment(path: Path, capacity: int) -> Segment:
 
 def map_file(path: Path) -> mmap:
     """Map an existing file. Raises `OSError`, `ValueError` if it is empty."""
+    return _map_known(path)[0]
+
+
+def _map_known(path: Path) -> tuple[mmap, FileId]:
     fd = os.open(path, OPEN_FLAGS)
     try:
-        return mmap(fd, 0)
+        return mmap(fd, 0), file_id(fd)
     finally:
         os.close(fd)
 
@@ -364,9 +376,9 @@ def read_segment(path: Path) -> tuple[Segment | None, SegmentScan]:
     """Open the file of a dead process; None if it has no readable frame. Raises `OSError`."""
     if not path.stat().st_size:
         return None, scan_segment(b"")  # it was cut: a process names a file when it is complete
-    mapped = map_file(path)
+    mapped, known = _map_known(path)
     scan = scan_segment(mapped)
-    segment = Segment(path, mapped, scan)
+    segment = Segment(path, mapped, known, scan)
     if not scan.offsets:
         segment.map.close()
         return None, scan

@@ -150,6 +150,14 @@ def _before_first(segment: Segment) -> FramePosition:
     return FramePosition(segment, HEAD_BYTES, HEAD_BYTES)
 
 
+def _known_owners(folder: Path) -> set[str] | None:
+    """Return the producer ids of a folder's segments; None if it cannot be read now."""
+    try:
+        return segment_owners(folder)
+    except OSError:
+        return None
+
+
 _SEGMENT_BYTES = 4 << 20
 _SEGMENTS_PER_SPOOL_MIN = 8
 _TRUNCATE_BYTES = 64 << 10
@@ -513,9 +521,10 @@ class Spool:
 
     def _release_locks(self, locks: list[FileLock]) -> None:
         """Free locks; a file stays if it has segments, which the next process finds by it."""
-        owners = {folder: segment_owners(folder) for folder in {lock.path.parent for lock in locks}}
+        owners = {folder: _known_owners(folder) for folder in {lock.path.parent for lock in locks}}
         for lock in locks:
-            if owner_of(lock.path) in owners[lock.path.parent] or lock.is_lost:
+            found = owners[lock.path.parent]
+            if found is None or owner_of(lock.path) in found or lock.is_lost:
                 lock.release()
             else:
                 lock.remove()

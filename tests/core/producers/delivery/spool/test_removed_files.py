@@ -1,10 +1,13 @@
 """Others remove files of a spool while its client lives: its events are written anew."""
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +16,7 @@ from sessionary.producers.delivery.spool import spool as spool_module
 from sessionary.producers.delivery.spool.orphans import summarize_folder
 from sessionary.producers.delivery.spool.segment import Segment
 from sessionary.producers.delivery.spool.spool import Spool
+from sessionary.producers.delivery.spool.transport import SpoolTransport
 from tests.core.producers.delivery.spool.spools import drain_all, frame, leave_dead, new_spool, number_of, segment_files
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
@@ -153,6 +157,76 @@ def test_the_events_of_a_dead_process_outlive_the_removal_of_their_files(tmp_pat
     assert [number_of(one) for one in drain_all(own)] == [1]
     own.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, folder: Path, error: int) -> None:
+    """Let each look at a folder, and each change of it, fail."""
+
+    def refuse(call: Callable[..., Any]) -> Callable[..., Any]:
+        def look(path: Any, *more: Any, **named: Any) -> Any:
+            if not isinstance(path, int) and str(path).startswith(str(folder)):
+                raise OSError(error, os.strerror(error), str(path))
+            return call(path, *more, **named)
+
+        return look
+
+    for name in ("stat", "lstat", "open", "scandir", "listdir", "unlink", "mkdir", "rename", "replace", "link"):
+        monkeypatch.setattr(os, name, refuse(getattr(os, name)))
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_volume_that_cannot_be_read_for_a_while_changes_nothing(
+    closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    errors: list[Exception] = []
+    of = new_settings(closed_address, tmp_path)
+    with new_client(of, errors) as made:
+        session = made.session(user_id="u")
+        transport = cast("SpoolTransport", made.core.ports.transport)
+        known = sorted(of.spool_folder.iterdir())
+        with monkeypatch.context() as patched:
+            unreadable(patched, of.spool_folder, error)
+            for _ in range(3):
+                session.activity("x")
+                transport._restore_files()
+        assert sorted(of.spool_folder.iterdir()) == known
+        sent = made.counters.sent
+    assert (removed_of(errors), [error for error in errors if isinstance(error, OSError)]) == ([], [])
+    left = Spool(of.spool_folder, "later", 1 << 20)
+    assert left.taken_over == sent
+    left.close()
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_volume_that_cannot_be_read_hinders_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    own = new_spool(tmp_path / "folder")
+    own.append_frame(frame(1), None)
+    with monkeypatch.context() as patched:
+        unreadable(patched, tmp_path / "folder", error)
+        assert own.close() == []
+    left = new_spool(tmp_path / "folder", "later")
+    assert left.taken_over == 1
+    left.close()
+
+
+def test_files_that_were_replaced_count_as_removed(tmp_path: Path) -> None:
+    own = new_spool(tmp_path)
+    own.append_frame(frame(1), None)
+    for path in [*tmp_path.iterdir()]:
+        copy = path.with_name("copy")
+        shutil.copy2(path, copy)
+        copy.replace(path)
+    own.append_frame(frame(2), None)
+    assert own.watched_files().count_removed() == 2
+    own.restore_locks()
+    assert [own.restore_segment(segment) for segment in own.watched_files().segments] == [2]
+    assert not own.watched_files().find_lost()
+    leave_dead(own)
+    last = new_spool(tmp_path, "last")
+    assert {number_of(one) for one in drain_all(last)} == {1, 2}
+    last.close()
 
 
 def test_a_segment_in_memory_gets_a_file_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
