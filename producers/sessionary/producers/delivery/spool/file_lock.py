@@ -50,9 +50,14 @@ class FileLock:
         self.note = note
 
     @property
+    def is_released(self) -> bool:
+        """True if this process does not hold the lock any more."""
+        return self._fd < 0
+
+    @property
     def is_lost(self) -> bool:
         """True if the file was removed, or moved away: another process may lock one of its name."""
-        return self._fd < 0 or not is_same_file(self.path, self.file_id)
+        return self.is_released or not is_same_file(self.path, self.file_id)
 
     def release(self) -> None:
         """Free the lock; its file stays. In a forked child the parent keeps the lock."""
@@ -62,7 +67,7 @@ class FileLock:
         _held.pop(self.path, None)
 
     def remove(self) -> None:
-        """Free the lock and delete its file; leave one that cannot be deleted to the next process."""
+        """Free the lock and delete its file; one that cannot be deleted is left to the next one."""
         if sys.platform == "win32":  # no file can be deleted that is open
             self.release()
             with suppress(OSError):  # another process looks at it just now, and will delete it

@@ -197,13 +197,15 @@ class Segment:
 
     `keys` has the keys of a dead process's frames by their offsets. A segment that is `in_memory`
     has no file, as none could be made: its frames go with the process. So it is if its file was
-    removed, `is_removed`, and no other could be made yet.
+    removed, `is_removed`, and no other could be made yet. `is_passed_on` is one
+    whose file is left to another heir of its dead process: its frames are sent, the file stays.
     """
 
     __slots__ = (
         "damaged",
         "file_id",
         "in_memory",
+        "is_passed_on",
         "is_removed",
         "keys",
         "map",
@@ -224,7 +226,7 @@ class Segment:
         self.file_id = file_id
         self.map = mapped
         self.orphan = scan is not None  # of a dead process
-        self.in_memory = self.is_removed = False
+        self.in_memory = self.is_passed_on = self.is_removed = False
         self.sealed = self.orphan
         self.damaged = scan is not None and scan.damage is not None
         self.offsets: list[int] = [] if scan is None else scan.offsets
@@ -277,14 +279,14 @@ class Segment:
     @property
     def has_lost_file(self) -> bool:
         """True if the file was removed or replaced by others, and not written anew since."""
-        if self.in_memory or self.file_id is None:
-            return self.is_removed
+        if self.in_memory or self.file_id is None or self.is_passed_on:
+            return self.is_removed and not self.is_passed_on
         return self.is_removed or not is_same_file(self.path, self.file_id)
 
     @property
     def needs_file(self) -> bool:
         """True if its frames are in no file that another process can find."""
-        return self.in_memory or self.has_lost_file
+        return not self.is_passed_on and (self.in_memory or self.has_lost_file)
 
     def restore_file(self, path: Path) -> None:
         """Write all bytes into a new file; the mapped ones outlive the removal of theirs.
@@ -299,7 +301,7 @@ class Segment:
     def remove_file(self) -> None:
         """Delete the file, or set it aside if a part of it could not be read."""
         self.map.close()  # first: Windows deletes no file that is mapped
-        if self.in_memory:
+        if self.in_memory or self.is_passed_on:
             return
         # If it fails, the next process sends the events again: they are known as duplicates.
         with suppress(OSError):

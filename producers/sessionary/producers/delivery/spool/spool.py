@@ -221,6 +221,7 @@ class Spool:
         self._producer_id = producer_id
         self._name = producer_id  # of lock and segments; another one once a process took them over
         self._renamed = 0
+        self._is_closed = False
         self._bytes_max = bytes_max
         self._memory_bytes_max = 0  # The first segment has to be a file
         self._disk_retry_s = 0.0
@@ -418,32 +419,48 @@ class Spool:
         return path
 
     def watched_files(self) -> "WatchedFiles":
-        """Return the segments and locks whose files others may remove."""
+        """Return the segments and locks whose files others may remove; none once it is closed."""
+        if self._is_closed:
+            return WatchedFiles([], [])
         segments = [*self._orphans.segments, *self._own.segments]
         return WatchedFiles(segments, [self._lock, *self._orphan_locks])
 
     def restore_locks(self) -> None:
         """Make the folder, and locks whose files were removed, again. Raises `OSError`.
 
-        If another process has taken the own segments over meanwhile, they get another name.
+        The locks keep their times, so that heirs take the spools over in the former order. If
+        another process has taken the own segments over meanwhile, they get another name. A dead
+        process's segments are left to another heir: it sends the events too, and they are known as
+        duplicates.
         """
+        if self._is_closed:
+            return
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place, lock in enumerate(self._orphan_locks):
+            if lock.is_lost:
+                lock.release()
+                lock.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with suppress(FileExistsError):
+                    self._orphan_locks[place] = create_locked(lock.path, lock)
+                    continue
+                self._pass_on(lock)
+        self._orphan_locks = [lock for lock in self._orphan_locks if not lock.is_released]
         if self._lock.is_lost:
             self._lock.release()
             try:
-                self._lock = create_locked(self._lock.path)
+                self._lock = create_locked(self._lock.path, self._lock)
             except FileExistsError:
-                self._renamed += 1
-                self._name = f"{self._producer_id}-{self._renamed}"
-                self._lock = create_locked(self._folder / f"{self._name}.lock")
+                name = f"{self._producer_id}-{self._renamed + 1}"
+                self._lock = create_locked(self._folder / f"{name}.lock", self._lock)
+                self._name, self._renamed = name, self._renamed + 1
                 for segment in self._own.segments:
                     segment.is_removed = segment.is_removed or not segment.in_memory
-        for lock in [each for each in self._orphan_locks if each.is_lost]:
-            lock.release()
-            self._orphan_locks.remove(lock)
-            with suppress(FileExistsError):  # that process sends the events too: they are known as duplicates
-                lock.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._orphan_locks.append(create_locked(lock.path))
+
+    def _pass_on(self, lock: FileLock) -> None:
+        """Leave the files of a dead process to another heir."""
+        for segment in self._orphans.segments:
+            if segment.path.parent == lock.path.parent and owner_of(segment.path) == owner_of(lock.path):
+                segment.in_memory, segment.is_passed_on = False, True
 
     def restore_segment(self, segment: Segment) -> int:
         """Write a segment that has no file into a new one; return the number of its events.
@@ -476,6 +493,7 @@ class Spool:
 
         Returns the receipt callbacks of the frames in memory, which are lost.
         """
+        self._is_closed = True
         lost: list[OnReceipt | None] = []
         for queue in (self._own, self._orphans):
             for segment in list(queue.segments):

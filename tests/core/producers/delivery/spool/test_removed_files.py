@@ -13,6 +13,7 @@ import pytest
 
 from sessionary.producers import ClientClosed, ProducerSettings, SessionClient, SpoolRemoved
 from sessionary.producers.delivery.spool import spool as spool_module
+from sessionary.producers.delivery.spool.file_lock import FileLock, read_note
 from sessionary.producers.delivery.spool.orphans import summarize_folder
 from sessionary.producers.delivery.spool.segment import Segment
 from sessionary.producers.delivery.spool.spool import Spool
@@ -140,6 +141,90 @@ def test_a_process_that_took_the_files_over_meanwhile_is_left_alone(tmp_path: Pa
     assert [number_of(one) for one in drain_all(last)] == [0, 1, 2, 3]
     last.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_restored_locks_keep_the_order_of_takeover(tmp_path: Path) -> None:
+    """Of a session's events, those of the process that died first are sent first."""
+    for n, name in enumerate(("z-first", "y-second")):
+        dead = new_spool(tmp_path, name)
+        dead._lock.created_ns = n
+        dead.note_cluster("cluster-1")
+        dead.append_frame(frame(n), None)
+        leave_dead(dead)
+    own = new_spool(tmp_path, "x-own")
+    own.append_frame(frame(2), None)
+    created_ns = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.lock")}
+    assert created_ns["z-first.lock"] == 0
+    remove_files(tmp_path)
+    own.restore_locks()
+    for segment in own.watched_files().segments:
+        own.restore_segment(segment)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.lock")} == created_ns
+    assert read_note(tmp_path / "z-first.lock") == "cluster-1"
+    leave_dead(own)
+    last = new_spool(tmp_path, "last")
+    assert [number_of(one) for one in drain_all(last)] == [0, 1, 2]
+    last.close()
+
+
+def test_the_files_of_a_dead_process_are_left_to_another_heir(tmp_path: Path) -> None:
+    dead = new_spool(tmp_path, "dead")
+    dead.append_frame(frame(1), None)
+    leave_dead(dead)
+    own = new_spool(tmp_path)
+    (tmp_path / "dead.lock").unlink()
+    heir = new_spool(tmp_path, "heir")
+    assert heir.taken_over == 1
+    (tmp_path / "dead.00000001.seg").unlink()
+    assert own.watched_files().find_lost()
+    own.restore_locks()
+    assert [own.restore_segment(segment) for segment in own.watched_files().segments] == [0, 0]
+    assert not own.watched_files().find_lost()
+    heir.restore_locks()
+    assert sum(heir.restore_segment(segment) for segment in heir.watched_files().segments) == 1
+    assert [number_of(one) for one in drain_all(own)] == [1]
+    assert own.close() == []
+    leave_dead(heir)
+    last = new_spool(tmp_path, "last")
+    assert [number_of(one) for one in drain_all(last)] == [1]
+    last.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_spool_restores_nothing(tmp_path: Path) -> None:
+    own = new_spool(tmp_path)
+    watched = own.watched_files()
+    own.close()
+    own.restore_locks()
+    assert not own.watched_files().find_lost()
+    assert [own.restore_segment(segment) for segment in watched.segments] == [0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_cannot_be_taken_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = new_spool(tmp_path)
+    own.append_frame(frame(1), None)
+    remove_lock(tmp_path)
+    heir = new_spool(tmp_path, "heir")
+
+    def refuse(path: Path, like: FileLock | None = None) -> FileLock:
+        raise FileExistsError if path.name == "one.lock" else OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spool_module, "create_locked", refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="the disk is full"):
+                own.restore_locks()
+    own.restore_locks()
+    assert sum(own.restore_segment(segment) for segment in own.watched_files().segments) == 1
+    assert sorted(path.name for path in tmp_path.glob("one*")) == [
+        "one-1.00000001.seg",
+        "one-1.lock",
+        "one.00000001.seg",
+        "one.lock",
+    ]
+    heir.close()
+    own.close()
 
 
 def test_the_events_of_a_dead_process_outlive_the_removal_of_their_files(tmp_path: Path) -> None:
