@@ -37,6 +37,7 @@ from sessionary.producers.delivery.spool.segment import (
 )
 from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
 from sessionary.producers.ports import OnReceipt
+from sessionary.producers.process.clocks import awake_and_asleep_s
 
 # A queue of segments with a read cursor: the oldest segment first.
 
@@ -216,7 +217,7 @@ class Spool:
         self._other_folders: dict[Path, Clusters] = {}  # by another spelling of the servers
         self._cluster_ids: set[str] = set()  # That this process has reached
         self._old = old
-        self._began_s = self._looked_s = time.monotonic()
+        self._began_s = self._looked_s = awake_and_asleep_s()
         self.old_left = 0  # Number of spools that wait, because their events seem too old
         self._producer_id = producer_id
         self._name = producer_id  # of lock and segments; another one once a process took them over
@@ -362,14 +363,14 @@ class Spool:
 
         Changes nothing here, and may take long: it reads files. Raises `OSError`.
         """
-        self._looked_s = time.monotonic()
+        self._looked_s = awake_and_asleep_s()
         may_wait = self._old == "wait" and self._looked_s - self._began_s < OLD_WAIT_S
         oldest_ms = now_ms() - AGE_LIMIT_MS if may_wait else 0
         return claim_orphans({self._folder: None, **self._other_folders}, self._bytes_max, oldest_ms)
 
     def look_again(self) -> bool:
         """Return True if spools that wait are to be looked at again: the clock may be right now."""
-        if self.old_left and time.monotonic() - self._looked_s >= min(_OLD_LOOK_S, OLD_WAIT_S):
+        if self.old_left and awake_and_asleep_s() - self._looked_s >= min(_OLD_LOOK_S, OLD_WAIT_S):
             self._more_orphans = True
             self.old_left = 0
             return True
@@ -396,7 +397,7 @@ class Spool:
         if self._old == "send" or now_ms() - frame.written_ms <= AGE_LIMIT_MS:
             return False
         least_s = OLD_WAIT_S if segment.orphan else AGE_LIMIT_MS / 1_000
-        return self._old == "expire" or time.monotonic() - self._began_s >= least_s
+        return self._old == "expire" or awake_and_asleep_s() - self._began_s >= least_s
 
     def take_over(self, claim: Claim) -> int:
         """Queue the claimed frames; return their number."""

@@ -18,6 +18,7 @@ from sessionary.producers.delivery.spool.orphans import read_expired, revive_exp
 from sessionary.producers.delivery.spool.segment import Frame, Segment, create_segment
 from sessionary.producers.delivery.spool.spool import OldEvents, Spool
 from sessionary.producers.delivery.spool.transport import SpoolTransport
+from sessionary.producers.process.clocks import awake_and_asleep_s
 from sessionary.producers.testing import memory_client
 from tests.core.producers.delivery.spool.spools import drain_all
 from tests.core.producers.delivery.test_direct_transport import FakeKafka
@@ -137,6 +138,20 @@ def test_old_events_hold_back_no_young_ones_of_their_process(tmp_path: Path, mon
     ]
     last.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_clients_life_counts_while_its_machine_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_events(tmp_path, "dead", 8 * DAY_MS)
+    own = Spool(tmp_path, "own", 1 << 20, old="wait")
+    assert (own.taken_over, own.old_left) == (0, 1)
+    woken_s = awake_and_asleep_s() + 2 * DAY_MS / 1_000
+    monkeypatch.setattr(spool_module, "awake_and_asleep_s", lambda: woken_s)
+    assert own.look_again()
+    assert own.take_over(own.claim_orphans()) == 1
+    ((place, frame),) = own.read_frames(2)
+    assert frame is not None
+    assert own.is_expired(place.segment, frame)
+    own.close()
 
 
 def test_old_events_that_cannot_be_moved_leave_the_spool_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
