@@ -215,6 +215,7 @@ class Spool:
         """
         self._folder = folder
         self._other_folders: dict[Path, Clusters] = {}  # by another spelling of the servers
+        self._claimed_folders = self._other_folders  # at the last claim
         self._cluster_ids: set[str] = set()  # That this process has reached
         self._old = old
         self._began_s = self._looked_s = awake_and_asleep_s()
@@ -366,7 +367,8 @@ class Spool:
         self._looked_s = awake_and_asleep_s()
         may_wait = self._old == "wait" and self._looked_s - self._began_s < OLD_WAIT_S
         oldest_ms = now_ms() - AGE_LIMIT_MS if may_wait else 0
-        return claim_orphans({self._folder: None, **self._other_folders}, self._bytes_max, oldest_ms)
+        others = self._claimed_folders = dict(self._other_folders)
+        return claim_orphans({self._folder: None, **others}, self._bytes_max, oldest_ms)
 
     def look_again(self) -> bool:
         """Return True if spools that wait are to be looked at again: the clock may be right now."""
@@ -378,10 +380,11 @@ class Spool:
 
     def add_folders(self, folders: Mapping[Path, Clusters]) -> None:
         """Take over orphans in other folders too, if they are for one of the clusters there."""
-        for path, clusters in folders.items():
-            if path != self._folder:
-                self._other_folders[path] = clusters | self._other_folders.get(path, frozenset())
-        self._more_orphans = self._more_orphans or bool(self._other_folders)
+        before = self._other_folders
+        added = {path: clusters for path, clusters in folders.items() if path != self._folder}
+        # A new object: a claim may be reading the former one.
+        self._other_folders = before | {path: one | before.get(path, frozenset()) for path, one in added.items()}
+        self._more_orphans = self._more_orphans or self._other_folders != before
 
     def note_cluster(self, cluster_id: str) -> None:
         """Note for heirs which cluster the own events are for; nothing if it has changed."""
@@ -407,7 +410,9 @@ class Spool:
             self._held_keys.update(segment.keys.values())
         self._orphan_locks += claim.locks
         self.damages += claim.damages
-        self._more_orphans, self.old_left = claim.more, claim.old
+        # Folders that were added while the claim was made are not in it.
+        self._more_orphans = claim.more or self._claimed_folders != self._other_folders
+        self.old_left = claim.old
         taken = self._orphans.outstanding - before
         self.taken_over += taken
         return taken

@@ -140,6 +140,36 @@ def test_old_events_hold_back_no_young_ones_of_their_process(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_longest_dead_is_first_whichever_folder_it_is_in(tmp_path: Path) -> None:
+    for n, (folder, name) in enumerate((("b", "z"), ("a", "y"), ("b", "x"), ("a", "w"))):
+        leave_events(tmp_path / folder, name, n * DAY_MS)
+        os.utime(tmp_path / folder / f"{name}.lock", ns=(n, n))
+    own = Spool(tmp_path / "own", "own", 1 << 20)
+    own.add_folders({tmp_path / name: frozenset({None}) for name in ("a", "b")})
+    assert own.may_take_over
+    own.take_over(own.claim_orphans())
+    assert [frame.key for frame in drain_all(own)] == [b"acme:z", b"acme:y", b"acme:x", b"acme:w"]
+    assert not own.may_take_over
+    own.close()
+
+
+def test_a_folder_that_is_added_while_orphans_are_claimed_is_not_forgotten(tmp_path: Path) -> None:
+    leave_events(tmp_path / "alias", "dead", 0)
+    own = Spool(tmp_path / "own", "own", 1 << 20)
+    claim = own.claim_orphans()
+    own.add_folders({tmp_path / "alias": frozenset({None})})
+    own.take_over(claim)
+    assert own.may_take_over
+    claim = own.claim_orphans()
+    own.add_folders({tmp_path / "alias": frozenset({"cluster-1"})})
+    assert own.take_over(claim) == 1
+    drain_all(own)
+    assert own.may_take_over
+    own.take_over(own.claim_orphans())
+    assert not own.may_take_over
+    own.close()
+
+
 def test_a_clients_life_counts_while_its_machine_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_events(tmp_path, "dead", 8 * DAY_MS)
     own = Spool(tmp_path, "own", 1 << 20, old="wait")
