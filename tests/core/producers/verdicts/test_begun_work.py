@@ -21,11 +21,14 @@ from sessionary.producers import (
     RunNotFound,
     Session,
     SessionClient,
+    Unavailable,
     tool,
 )
 from sessionary.producers.durable import large_values
+from sessionary.producers.run_ports import ArtifactView
 from sessionary.producers.testing import InMemoryTransport, MemoryQuota, memory_client
 from sessionary.producers.testing.clients import memory_ports
+from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.producers.verdicts import begun_work
 from sessionary.schemas.events import RunStarted
 from sessionary.schemas.limits import RUNS_OPEN_MAX
@@ -135,6 +138,27 @@ def test_a_resumed_run_counts_the_calls_and_artifacts_that_it_had(tmp_path: Path
     resumed = heir.attach(session.session_id, take_over=True).resume_run("r1")
     with pytest.raises(BoundReached, match="step 'third' was not begun"), resumed as run:
         do_steps(run, ("first", "second", "third"), [])
+
+
+class RunsWithoutArtifacts(MemoryRuns):
+    """Stands for a control API that fails as it lists artifacts."""
+
+    def fetch_artifacts(self, *_given: object) -> list[ArtifactView]:
+        raise Unavailable("the artifacts cannot be read now", 1.0)
+
+
+def test_a_run_whose_artifacts_cannot_be_read_is_not_resumed() -> None:
+    refused: list[EventRejected] = []
+    _, session, memory = new_session(refused)
+    with pytest.raises(ConnectionError), session.run("report", run_id="r1"):
+        raise ConnectionError
+    ports = memory_ports(memory, "acme", "service")._replace(runs=RunsWithoutArtifacts(memory))
+    with SessionClient(tenant_id="acme", service_id="service", agent_id="heir", ports=ports) as heir:
+        with pytest.raises(Unavailable), heir.attach(session.session_id).resume_run("r1"):
+            raise AssertionError("it cannot be counted")
+        types = [verdict.event.envelope.event_type for verdict in memory.verdicts()]
+    assert "run_failed" in types
+    assert "run_resumed" not in types
 
 
 @pytest.mark.interpreted
