@@ -82,14 +82,30 @@ def test_a_step_without_room_raises_before_its_function_is_called() -> None:
     assert ran == NAMES[:FEW]
     assert raised.value.reason == "too_many_children"
     assert raised.value.detail == (
-        "run r1 has 4 steps, reserved calls and artifacts, which is the most: step 'step 4' was not begun, and nothing "
-        "was sent; continue in another run"
+        "run r1 has 4 steps, reserved calls and artifacts, which is the most: step 'step 4' was not begun; "
+        "continue in another run"
     )
     with session.run("report", run_id="r2") as run:
         assert run.step("step 4", lambda: 4) == 4
         assert run.step("step 4", lambda: 5) == 4
     memory.advance(20)
     assert not refused
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("_few_children")
+def test_a_step_without_room_beside_its_input_does_not_claim_that_nothing_was_sent(tmp_path: Path) -> None:
+    refused: list[EventRejected] = []
+    _, session, memory = new_session(refused, ArtifactLibrary(tmp_path))
+    ran: list[str] = []
+    with session.run("report", run_id="r1") as run:
+        do_steps(run, NAMES[: FEW - 1], ran)
+        with pytest.raises(BoundReached) as raised:
+            run.step("the last", ran.append, LARGE)
+    assert ran == NAMES[: FEW - 1]
+    sent = [verdict.event.envelope.event_type for verdict in memory.verdicts()]
+    assert "artifact_completed" in sent
+    assert "sent" not in raised.value.detail
 
 
 @pytest.mark.interpreted
@@ -229,7 +245,8 @@ def test_a_run_too_many_raises_and_one_that_ended_makes_room() -> None:
     assert not done
     assert raised.value.reason == "too_many_runs"
     assert (
-        f"session {session.session_id} has 64 open runs, which is the most: run more was not begun" in f"{raised.value}"
+        f"session {session.session_id} has 64 open runs in this process, which is the most: run more was not begun. "
+        in f"{raised.value}"
     )
     session.emit(RunStarted("attached", "part"), run_id="r0")  # the processor has a word for that one
     contextvars.copy_context().run(runs[0]._send_end, None)

@@ -76,7 +76,7 @@ def test_the_events_of_removed_files_are_written_anew(
     (error,) = removed_of(errors)
     assert error.at_risk == 0
     assert error.kept == (0 if lose is remove_lock else sent - 1)
-    assert f"in {of.spool_folder} were removed while this client used them: {error.kept} events" in str(error)
+    assert f"the folder {of.spool_folder} used were removed or replaced: {error.kept} events" in str(error)
     assert made.counters.errors["spool_removed"] == 1
     assert "kept in the spool" in str(errors[-1])
     left = Spool(of.spool_folder, "later", 1 << 20)
