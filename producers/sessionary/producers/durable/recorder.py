@@ -1,6 +1,7 @@
 """Records the work of one session: acknowledged events, and the processor's records."""
 
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -18,7 +19,21 @@ if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 T = TypeVar("T")
-REAL_WAITS = Waits(time.monotonic, None, random.random)
+
+
+def awake_and_asleep_s() -> float:
+    """Return seconds on a clock that also counts while the machine sleeps, as the broker's does.
+
+    Only differences count. macOS counts sleep in `CLOCK_MONOTONIC`, Windows in `time.monotonic`.
+    """
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    if sys.platform == "darwin":
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic()
+
+
+REAL_WAITS = Waits(awake_and_asleep_s, None, random.random)
 
 
 class SentEvent(Protocol):
@@ -103,7 +118,18 @@ class Recorder(NamedTuple):
         Raises as `send_acknowledged` and `fetch` do; `Unavailable` if its verdict is not kept.
         """
         pending = self.send(payload, fields)
-        log_position = wait_recorded(pending, pending.event_type, self.timeout_s)
+        return self.find_judged(pending, wait_recorded(pending, pending.event_type, self.timeout_s), fetch)
+
+    def find_judged(
+        self,
+        pending: SentEvent,
+        log_position: LogPosition | None,
+        fetch: Callable[[LogPosition | None], CallView | RunView | None],
+    ) -> Judged:
+        """Fetch the record that an event in the log concerns, once the event is judged.
+
+        Raises as `fetch` does; `Unavailable` if the verdict is not kept.
+        """
         record = fetch(log_position)
         verdict = self._verdict_of(pending, log_position, record)
         if verdict.applied and record is None:  # nothing would stop a repetition

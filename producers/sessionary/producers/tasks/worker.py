@@ -8,7 +8,6 @@ import asyncio
 import inspect
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -17,11 +16,29 @@ from sessionary.producers.client import SessionClient
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, ValueKeeper, keep_value
-from sessionary.producers.errors import Invalid, ProducerError, QueueFull, RunGone, SessionaryError, Unavailable
+from sessionary.producers.durable.recorder import awake_and_asleep_s
+from sessionary.producers.errors import (
+    Invalid,
+    ProducerError,
+    QueueFull,
+    Rejected,
+    RunGone,
+    SessionaryError,
+    Unavailable,
+)
 from sessionary.producers.ports import Condition, Json, OnError, OnReceipt, Receipt, TaskLookup, TaskQuestion, TaskView
-from sessionary.producers.run_ports import FINISHED_STATES
+from sessionary.producers.run_ports import FINISHED_STATES, LogPosition
 from sessionary.producers.tasks.context import TaskBeats, TaskContext, TaskSender, now_us
-from sessionary.schemas.events import Payload, RunCompleted, RunFailed, RunPaused, RunResumed, RunRunning, RunStarted
+from sessionary.schemas.events import (
+    EVENT_TYPES,
+    Payload,
+    RunCompleted,
+    RunFailed,
+    RunPaused,
+    RunResumed,
+    RunRunning,
+    RunStarted,
+)
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import TaskRequest
 from sessionary.schemas.types import ErrorInfo
@@ -81,6 +98,7 @@ def functions_of(module: str) -> Mapping[str, TaskFunction]:
 
 
 _ASK_S = 10.0
+_END_ASK_S = 2.0  # a worker that ends waits no longer
 
 
 class TaskTimes(NamedTuple):
@@ -105,8 +123,13 @@ class TaskAttempt:
         is_stopped: Callable[[], bool],
         times: TaskTimes = DEFAULT_TIMES,
         artifacts: "ArtifactLibrary | None" = None,
+        clock_s: Callable[[], float] = awake_and_asleep_s,
     ) -> None:
-        """`artifacts`: keeps results that are too large for events; None: such results fail."""
+        """Keep the parts.
+
+        `artifacts`: keeps results that are too large for events; None: such results fail.
+        `clock_s`: measures leases, in seconds; only differences count.
+        """
         self._request = request
         self._lookup = lookup
         self._sender = sender
@@ -114,7 +137,10 @@ class TaskAttempt:
         self._is_stopped = is_stopped
         self._times = times
         self._keeper = ValueKeeper(artifacts, sender, on_error)
+        self._clock_s = clock_s
         self._began_us = 0
+        self._claimed_s = 0.0  # before the claim was sent, so before the lease began
+        self._claimed_version: str | None = None  # of the task as it was claimed
 
     def carry_out(self, functions: Mapping[str, TaskFunction]) -> None:
         """Do the work, unless it is done or another worker does it; return after the task's end.
@@ -123,6 +149,8 @@ class TaskAttempt:
         then the task is to be tried again.
         """
         is_repeated = self._claim()
+        while is_repeated is not None and not self._is_still_claimed():
+            is_repeated = self._claim()
         if is_repeated is None:
             return
         request = self._request
@@ -144,14 +172,14 @@ class TaskAttempt:
 
         Returns whether another worker began it before.
         """
-        seen, unchanged_s = None, time.monotonic()
+        seen, unchanged_s = None, self._clock_s()
         while (view := self._ask(TaskQuestion(seen=seen))) is not None and view.state not in FINISHED_STATES:
             if view.version != seen:
-                seen, unchanged_s = view.version, time.monotonic()
+                seen, unchanged_s = view.version, self._clock_s()
             if view.state == "queued":
                 if self._is_granted(RunStarted("detached", self._request.task_type)):
                     return False
-            elif time.monotonic() - unchanged_s >= self._times.lease_s and self._take_over(view):
+            elif self._clock_s() - unchanged_s >= self._times.lease_s and self._take_over(view):
                 return True
         return None
 
@@ -162,10 +190,22 @@ class TaskAttempt:
             self._sender.send(RunPaused("worker_lost"))
         return self._is_granted(RunResumed())
 
+    def _is_still_claimed(self) -> bool:
+        """Return False if another worker may have taken the task over since the claim.
+
+        It may once the lease is over; then the task is looked at again. Between this look and the
+        work, the process may still be stopped.
+        """
+        if self._clock_s() - self._claimed_s < self._times.lease_s:
+            return True
+        view = self._ask(TaskQuestion())
+        return view is not None and view.version == self._claimed_version
+
     def _is_granted(self, payload: Payload) -> bool:
-        self._began_us = now_us()
+        self._began_us, self._claimed_s = now_us(), self._clock_s()
         log_position = self._sender.deliver(payload, self._began_us)
         view = self._ask(TaskQuestion(after=log_position))
+        self._claimed_version = None if view is None else view.version
         return view is not None and (view.verdict is None or view.verdict.applied)
 
     def _ask(self, question: TaskQuestion) -> TaskView | None:
@@ -197,9 +237,31 @@ class TaskAttempt:
         if isinstance(ended, RunCompleted):
             ended = ended._replace(duration_ms=(at_us - self._began_us) // 1_000)
         try:
-            self._sender.deliver(ended, at_us)
+            log_position = self._sender.deliver(ended, at_us)
         except Invalid as error:
-            self._sender.deliver(RunFailed(to_error_info(error)), at_us)
+            ended = RunFailed(to_error_info(error))
+            log_position = self._sender.deliver(ended, at_us)
+        self._report_rejection(ended, log_position)
+
+    def _report_rejection(self, ended: Payload, log_position: LogPosition | None) -> None:
+        """Report an end that was rejected: another worker has the task, or it is over.
+
+        Nothing is reported if the processor does not answer: the end is in the log.
+        """
+        if log_position is None or self._is_stopped():
+            return
+        try:
+            view = self._lookup.fetch_task(self._request.run_id, _END_ASK_S, TaskQuestion(after=log_position))
+        except SessionaryError:
+            return
+        if view is None or view.verdict is None or view.verdict.reason is None:
+            return
+        is_there = isinstance(ended, RunCompleted) and (view.state, view.result_json) == (
+            "completed",
+            ended.result_json,
+        )
+        if not is_there:  # it was delivered twice
+            self._on_error(Rejected(EVENT_TYPES[type(ended)], view.verdict.reason))
 
 
 _DONE = Receipt(None, None)

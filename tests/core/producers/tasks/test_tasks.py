@@ -1,10 +1,11 @@
 """Long tasks over the processor's own rules, in memory: asked for, carried out, asked about."""
 
 import asyncio
+import itertools
 import json
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -12,6 +13,7 @@ from sessionary.producers import (
     ArtifactLibrary,
     AsyncSessionClient,
     Invalid,
+    Rejected,
     SessionClient,
     SessionLost,
     Unavailable,
@@ -73,12 +75,15 @@ class Stage:
         is_stopped: bool = False,
         artifacts: ArtifactLibrary | None = None,
         times: TaskTimes = QUICK,
+        clock_s: Callable[[], float] | None = None,
     ) -> TaskAttempt:
         worker, _ = memory_client(agent_id="worker", memory=self.memory)
         emitter = worker.core.new_emitter(SessionKey(request.tenant_id, request.session_id), request.user_id, ())
         emitter.epoch = request.epoch
         sender = TaskSender(emitter, request.run_id, lambda: is_stopped)
-        return TaskAttempt(request, self.memory, sender, self.errors.append, lambda: is_stopped, times, artifacts)
+        parts = (request, self.memory, sender, self.errors.append, lambda: is_stopped, times, artifacts)
+        # A slow machine makes no lease old: each look at the clock is 10 ms later.
+        return TaskAttempt(*parts, clock_s or itertools.count(0.0, 0.01).__next__)
 
     def payloads(self, task_id: str) -> Sequence[object]:
         return [event.payload for event in self.memory.events() if event.envelope.run_id == task_id][1:]
@@ -199,6 +204,73 @@ def test_the_task_of_a_lost_worker_begins_again(lost_after: str) -> None:
     assert any(isinstance(payload, RunResumed) for payload in stage.payloads(task_id))
     assert stage.client.get_task_results(task_id)["result"] == "again"
     assert stage.memory.rejections() == []
+
+
+def test_a_worker_that_stood_still_works_if_no_other_one_took_the_task() -> None:
+    stage = Stage()
+    task_id, request = stage.start()
+    # The beginning, the task's version, the claim, and the look before the work.
+    times_s = itertools.chain([0.0, 0.0, 0.0, 60.0], itertools.count(60.0, 0.01))
+    repeated: list[bool] = []
+
+    def note(ctx: TaskContext, given: Json) -> str:
+        repeated.append(ctx.is_repeated)
+        return "done"
+
+    stage.attempt(request, clock_s=times_s.__next__).carry_out({"model_training": note})
+    assert repeated == [False]
+    assert [type(payload) for payload in stage.payloads(task_id)] == [RunStarted, RunRunning, RunCompleted]
+    assert stage.memory.rejections() == []
+
+
+def test_a_worker_that_stood_still_leaves_the_task_to_the_one_that_took_it_over() -> None:
+    stage = Stage()
+    task_id, request = stage.start()
+    other = stage.attempt(request)
+    done: list[str] = []
+    looks = 0
+
+    def clock_s() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 4:  # between the claim and the work
+            other.carry_out({"model_training": lambda ctx, given: done.append("other")})
+        return 0.0 if looks < 4 else 60.0 + looks
+
+    stage.attempt(request, clock_s=clock_s).carry_out({"model_training": lambda ctx, given: done.append("late")})
+    assert done == ["other"]
+    assert stage.client.check_task_status(task_id)["status"] == "completed"
+
+
+def test_an_end_that_is_rejected_is_reported() -> None:
+    stage = Stage()
+    task_id, request = stage.start()
+
+    def cancel(ctx: TaskContext, given: Json) -> None:
+        stage.attempt(request)._sender.send(RunCancelled("by a person"))
+
+    stage.attempt(request).carry_out({"model_training": cancel})
+    assert stage.client.check_task_status(task_id)["status"] == "cancelled"
+    (error,) = stage.errors
+    assert isinstance(error, Rejected)
+    assert error.event_type == "run_completed"
+
+
+def test_an_end_that_is_delivered_twice_is_no_error() -> None:
+    stage = Stage()
+    _, request = stage.start()
+    attempt = stage.attempt(request)
+    deliver = attempt._sender.deliver
+
+    def deliver_twice(payload: Payload, occurred_at: int | None = None) -> tuple[int, int] | None:
+        if isinstance(payload, RunCompleted):
+            deliver(payload, occurred_at)  # Kafka has it, and its acknowledgement is lost
+        return deliver(payload, occurred_at)
+
+    attempt._sender.deliver = deliver_twice  # type: ignore[method-assign]
+    attempt.carry_out(FUNCTIONS)
+    assert stage.errors == []
+    assert len(stage.memory.rejections()) == 1
 
 
 def test_a_task_that_changes_is_left_to_its_worker() -> None:
