@@ -1,10 +1,12 @@
 """Which dead processes' events a client takes over: by age, and by any spelling of its cluster."""
 
+import logging
 import time
 from pathlib import Path
 from typing import cast
 
 import pytest
+from confluent_kafka import Producer
 
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.delivery import direct_transport
@@ -186,3 +188,26 @@ def test_a_label_that_cannot_be_read_or_written_hinders_no_client(tmp_path: Path
         look_at_files(made)
     assert read_label(of.spool_folder) is None
     assert errors == []
+
+
+def test_a_client_finds_its_cluster_under_another_name_by_the_brokers_answer(tmp_path: Path) -> None:
+    """The broker is the mock in librdkafka."""
+    mock = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": ""}, logger=logging.getLogger("mock"))
+    (broker,) = mock.list_topics(timeout=60).brokers.values()
+    former, of = (new_settings(f"{host}:{broker.port}", tmp_path) for host in ("localhost", "127.0.0.1"))
+
+    def knows_cluster(settings: ProducerSettings) -> bool:
+        label = read_label(settings.spool_folder)
+        return label is not None and label.cluster_id is not None
+
+    with new_client(former, []) as made:
+        made.session(user_id="u")
+        wait_until(lambda: knows_cluster(former), 60, "the cluster's id")
+        assert made.flush(60) == 0
+    leave_events(former.spool_folder, "dead", 0, 0, 0)
+    with new_client(of, []) as made:
+        sent = made.session(user_id="u").core.emitter.last_seq
+        wait_until(lambda: made.counters.delivered == sent + 3, 60, "the events under the other name")
+    assert knows_cluster(of)
+    assert list(former.spool_folder.iterdir()) == []
+    del mock
