@@ -1,5 +1,6 @@
 """Which dead processes' events a client takes over: by age, and by any spelling of its cluster."""
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import cast
 from unittest.mock import ANY
 
 import pytest
+from confluent_kafka import Producer
 
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.delivery import direct_transport
@@ -337,3 +339,27 @@ def test_a_label_that_cannot_be_read_or_written_hinders_no_client(tmp_path: Path
         look_at_files(made)
     assert read_label(of.spool_folder) is None
     assert errors == []
+
+
+def test_a_client_finds_its_cluster_under_another_name_by_the_brokers_answer(tmp_path: Path) -> None:
+    """The broker is the mock in librdkafka."""
+    mock = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": ""}, logger=logging.getLogger("mock"))
+    (broker,) = mock.list_topics(timeout=60).brokers.values()
+    former, of = (new_settings(f"{host}:{broker.port}", tmp_path) for host in ("localhost", "127.0.0.1"))
+
+    def cluster_of(settings: ProducerSettings) -> str | None:
+        (living,) = (one for one in summarize_folder(settings.spool_folder) if one.alive)
+        return living.cluster_id
+
+    with new_client(former, []) as made:
+        made.session(user_id="u")
+        wait_until(lambda: cluster_of(former) is not None, 60, "the cluster's id")
+        cluster_id = cluster_of(former)
+        assert made.flush(60) == 0
+    leave_events(former.spool_folder, "dead", 0, 0, 0, cluster_id=cluster_id)
+    with new_client(of, []) as made:
+        sent = made.session(user_id="u").core.emitter.last_seq
+        wait_until(lambda: made.counters.delivered == sent + 3, 60, "the events under the other name")
+        assert cluster_of(of) == cluster_id
+    assert list(former.spool_folder.iterdir()) == []
+    del mock
