@@ -24,7 +24,7 @@ SessionaryError
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
-    ├── SpoolRemoved(path)         files of the spool were removed while the client used them
+    ├── SpoolRemoved(path)         spool files were removed or replaced while the client used them
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
     │   └── ArtifactDeleted(uri)   it has expired, and is marked as deleted
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
@@ -63,8 +63,9 @@ class NotAllowed(Invalid):
 class BoundReached(Invalid):
     """A session has as many open runs, or a run or session as many parts, as it may have.
 
-    Raised before the work begins, and nothing was sent. Counts what this object has begun, and what
-    a run had when it was resumed.
+    Raised before a run or a step begins its work, and before an artifact is reported; its body, or
+    a large input of the step, may be stored. Counts the runs whose blocks are open in this process,
+    the parts that this object has begun, and those that a run had when it was resumed.
 
     Attributes:
         reason: The reason that the processor would give: `too_many_runs` or `too_many_children`.
@@ -303,23 +304,24 @@ class SpoolDamaged(ProducerError):
 
 
 class SpoolRemoved(ProducerError):
-    """Files of this client's spool were removed while it used them; `on_error` is called with it.
+    """Spool files were removed or replaced while this client used them; `on_error` gets it.
 
-    What they held is written into new files. If none can be made, it is in memory until Kafka has
-    it, and the client tries again every second.
+    They held this client's events, or those of dead processes that it sends. Events that Kafka has
+    not acknowledged are written into new files, unless another client sends them. If no file can be
+    made, they are in memory, and the client tries again every second.
 
     Attributes:
-        path: The folder.
+        path: The folder of this client's own files.
         kept: Number of events that were written into new files.
         at_risk: Number of events that are in memory only, and are lost if the process is killed.
     """
 
     def __init__(self, path: Path, files: int, kept: int, at_risk: int, failure: OSError | None) -> None:
-        fate = f"{kept} events of this client were written into new files"
+        fate = f"{kept} events that Kafka has not acknowledged were written into new files"
         if failure is not None:
             fate += f", {at_risk} are in memory only, and lost with the process, as no file can be made: {failure}"
         super().__init__(
-            f"{files} files of the spool in {path} were removed while this client used them: {fate}. Let "
+            f"{files} spool files that the client with the folder {path} used were removed or replaced: {fate}. Let "
             "SESSIONARY_SPOOL_DIR name a folder that no program cleans up, and that stays mounted"
         )
         self.path = path

@@ -442,13 +442,15 @@ class Run(ReportedBlock):
         recorder, (run_id, started, fields, may_resume, wait_s) = self._recorder, self._start
         known = (yield Do(partial(read_run, recorder, run_id))) if may_resume else None
         if known is not None:
+            # Before the run is resumed: if this fails, the run waits as before.
+            artifact_ids = yield Do(partial(self._read_artifact_ids, known))
             known = yield from resume_run(recorder, known, fields)
             admitted_s = None
             if recorder.quotas() and known.run.state != "completed":
                 admitted_s = yield from wait_admitted(recorder, run_id, fields, wait_s)
             self._adopt(known)
             if not self.is_complete:
-                yield Do(partial(self._count_known, known))
+                yield Do(partial(self._count_known, known, artifact_ids))
             if self.is_complete:
                 self.result = yield Do(partial(load_value, recorder.artifacts, known.run.result_json))
             else:
@@ -487,13 +489,18 @@ class Run(ReportedBlock):
             self._steps.is_over = True
             self.artifact_id = known.run.artifact_id
 
-    def _count_known(self, known: KnownRun) -> None:
+    def _read_artifact_ids(self, known: KnownRun) -> list[str]:
+        """Return the ids of the artifacts of a run that is not complete."""
+        if known.run.state == "completed":
+            return []
+        recorder = self._recorder
+        artifacts = recorder.known.fetch_artifacts(recorder.key.session_id, self.run_id, None, recorder.timeout_s)
+        return [artifact.artifact_id for artifact in artifacts]
+
+    def _count_known(self, known: KnownRun, artifact_ids: list[str]) -> None:
         """Count what a resumed run has, so that it begins nothing for which there is no room."""
-        recorder, run_id = self._recorder, self.run_id
-        artifacts = recorder.known.fetch_artifacts(recorder.key.session_id, run_id, None, recorder.timeout_s)
         names, keys = [step.name for step in known.steps], [call.idem_key for call in known.calls]
-        ids = [artifact.artifact_id for artifact in artifacts]
-        self._change_count(lambda begun: begun.adopt_run(run_id, names, keys, ids))
+        self._change_count(lambda begun: begun.adopt_run(self.run_id, names, keys, artifact_ids))
 
     def _enter_count(self) -> None:
         self._change_count(lambda begun: begun.enter_run(self.run_id))

@@ -77,8 +77,8 @@ class BegunWork:
         if run_id not in self._open_runs and len(self._open_runs) >= RUNS_OPEN_MAX:
             raise BoundReached(
                 "too_many_runs",
-                f"session {self._session_id} has {len(self._open_runs)} open runs, which is the most: run {run_id} was "
-                "not begun, and nothing was sent. End one of them first, or begin it in another session",
+                f"session {self._session_id} has {len(self._open_runs)} open runs in this process, which is the most: "
+                f"run {run_id} was not begun. End one of them first, or begin it in another session",
             )
         self._open_runs.add(run_id)
 
@@ -103,7 +103,7 @@ class BegunWork:
         else:
             full = f"session {self._session_id} has {count:,} reserved calls, artifacts, agents and turns without a run"
             cure = "continue in a run (Session.run)"
-        return f"{full}, which is the most: {kind} {name!r:.80} was not begun, and nothing was sent; {cure}"
+        return f"{full}, which is the most: {kind} {name!r:.80} was not begun; {cure}"
 
 
 def _child_of(payload: Payload, run_id: str | None) -> tuple[str, str] | None:

@@ -21,11 +21,14 @@ from sessionary.producers import (
     RunNotFound,
     Session,
     SessionClient,
+    Unavailable,
     tool,
 )
 from sessionary.producers.durable import large_values
+from sessionary.producers.run_ports import ArtifactView
 from sessionary.producers.testing import InMemoryTransport, MemoryQuota, memory_client
 from sessionary.producers.testing.clients import memory_ports
+from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.producers.verdicts import begun_work
 from sessionary.schemas.events import RunStarted
 from sessionary.schemas.limits import RUNS_OPEN_MAX
@@ -79,14 +82,30 @@ def test_a_step_without_room_raises_before_its_function_is_called() -> None:
     assert ran == NAMES[:FEW]
     assert raised.value.reason == "too_many_children"
     assert raised.value.detail == (
-        "run r1 has 4 steps, reserved calls and artifacts, which is the most: step 'step 4' was not begun, and nothing "
-        "was sent; continue in another run"
+        "run r1 has 4 steps, reserved calls and artifacts, which is the most: step 'step 4' was not begun; "
+        "continue in another run"
     )
     with session.run("report", run_id="r2") as run:
         assert run.step("step 4", lambda: 4) == 4
         assert run.step("step 4", lambda: 5) == 4
     memory.advance(20)
     assert not refused
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("_few_children")
+def test_a_step_without_room_beside_its_input_does_not_claim_that_nothing_was_sent(tmp_path: Path) -> None:
+    refused: list[EventRejected] = []
+    _, session, memory = new_session(refused, ArtifactLibrary(tmp_path))
+    ran: list[str] = []
+    with session.run("report", run_id="r1") as run:
+        do_steps(run, NAMES[: FEW - 1], ran)
+        with pytest.raises(BoundReached) as raised:
+            run.step("the last", ran.append, LARGE)
+    assert ran == NAMES[: FEW - 1]
+    sent = [verdict.event.envelope.event_type for verdict in memory.verdicts()]
+    assert "artifact_completed" in sent
+    assert "sent" not in raised.value.detail
 
 
 @pytest.mark.interpreted
@@ -135,6 +154,27 @@ def test_a_resumed_run_counts_the_calls_and_artifacts_that_it_had(tmp_path: Path
     resumed = heir.attach(session.session_id, take_over=True).resume_run("r1")
     with pytest.raises(BoundReached, match="step 'third' was not begun"), resumed as run:
         do_steps(run, ("first", "second", "third"), [])
+
+
+class RunsWithoutArtifacts(MemoryRuns):
+    """Stands for a control API that fails as it lists artifacts."""
+
+    def fetch_artifacts(self, *_given: object) -> list[ArtifactView]:
+        raise Unavailable("the artifacts cannot be read now", 1.0)
+
+
+def test_a_run_whose_artifacts_cannot_be_read_is_not_resumed() -> None:
+    refused: list[EventRejected] = []
+    _, session, memory = new_session(refused)
+    with pytest.raises(ConnectionError), session.run("report", run_id="r1"):
+        raise ConnectionError
+    ports = memory_ports(memory, "acme", "service")._replace(runs=RunsWithoutArtifacts(memory))
+    with SessionClient(tenant_id="acme", service_id="service", agent_id="heir", ports=ports) as heir:
+        with pytest.raises(Unavailable), heir.attach(session.session_id).resume_run("r1"):
+            raise AssertionError("it cannot be counted")
+        types = [verdict.event.envelope.event_type for verdict in memory.verdicts()]
+    assert "run_failed" in types
+    assert "run_resumed" not in types
 
 
 @pytest.mark.interpreted
@@ -205,7 +245,8 @@ def test_a_run_too_many_raises_and_one_that_ended_makes_room() -> None:
     assert not done
     assert raised.value.reason == "too_many_runs"
     assert (
-        f"session {session.session_id} has 64 open runs, which is the most: run more was not begun" in f"{raised.value}"
+        f"session {session.session_id} has 64 open runs in this process, which is the most: run more was not begun. "
+        in f"{raised.value}"
     )
     session.emit(RunStarted("attached", "part"), run_id="r0")  # the processor has a word for that one
     contextvars.copy_context().run(runs[0]._send_end, None)

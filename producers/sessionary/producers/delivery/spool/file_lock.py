@@ -37,6 +37,7 @@ class FileLock:
     def __init__(self, path: Path, fd: int) -> None:
         """Take over the open and locked file descriptor `fd` of `path`. Raises `OSError`."""
         self.path = path
+        self.file_id = file_id(fd)
         self.created_ns = os.fstat(fd).st_mtime_ns
         os.lseek(fd, 0, os.SEEK_SET)
         self.note = _parse_note(os.read(fd, _NOTE_BYTES_MAX))
@@ -49,14 +50,14 @@ class FileLock:
         self.note = note
 
     @property
+    def is_released(self) -> bool:
+        """True if this process does not hold the lock any more."""
+        return self._fd < 0
+
+    @property
     def is_lost(self) -> bool:
         """True if the file was removed, or moved away: another process may lock one of its name."""
-        if self._fd < 0:
-            return True
-        try:
-            return os.fstat(self._fd).st_nlink == 0 or not has_file(self.path)
-        except OSError:
-            return True
+        return self.is_released or not is_same_file(self.path, self.file_id)
 
     def release(self) -> None:
         """Free the lock; its file stays. In a forked child the parent keeps the lock."""
@@ -66,14 +67,15 @@ class FileLock:
         _held.pop(self.path, None)
 
     def remove(self) -> None:
-        """Free the lock and delete its file."""
+        """Free the lock and delete its file; one that cannot be deleted is left to the next one."""
         if sys.platform == "win32":  # no file can be deleted that is open
             self.release()
             with suppress(OSError):  # another process looks at it just now, and will delete it
                 self.path.unlink()
         else:
             # In this order: a lock that was freed first could be taken and then lose its file.
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.unlink()
             self.release()
 
 
@@ -100,13 +102,27 @@ def _write_note(fd: int, path: Path, note: str | None, created_ns: int) -> None:
     os.utime(fd if os.utime in os.supports_fd else path, ns=(created_ns, created_ns))
 
 
-def has_file(path: Path) -> bool:
-    """Return whether a file can be found; False for one in a folder that is not accessible too."""
+FileId = tuple[int, int]
+"""Device and inode of a file."""
+
+
+def file_id(file: Path | int) -> FileId:
+    """Return which file a path leads to, or a descriptor has open. Raises `OSError`."""
+    found = os.fstat(file) if isinstance(file, int) else file.stat()
+    return found.st_dev, found.st_ino
+
+
+def is_same_file(path: Path, known: FileId) -> bool:
+    """Return False if a path leads to no file, or to another one.
+
+    A volume that cannot be read now may have it still: then True.
+    """
     try:
-        path.stat()
-    except OSError:
+        return file_id(path) == known
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    return True
+    except OSError:
+        return True
 
 
 def create_locked(path: Path, like: FileLock | None = None) -> FileLock:
@@ -212,4 +228,4 @@ else:
         return True
 
 
-__all__ = ["OPEN_FLAGS", "FileLock", "create_locked", "has_file", "read_note", "try_lock"]
+__all__ = ["OPEN_FLAGS", "FileId", "FileLock", "create_locked", "file_id", "is_same_file", "read_note", "try_lock"]

@@ -75,7 +75,7 @@ def claim_orphans(folders: Mapping[Path, Clusters | None], bytes_max: int, oldes
     claim = Claim([], [], [], more=False)
     size = old = 0
     try:
-        for lock in (lock for folder, wanted in folders.items() for lock in _locks_of_dead(folder, wanted)):
+        for lock in _free_locks(folders):
             if size >= bytes_max:
                 lock.release()
                 return claim._replace(more=True, old=old)
@@ -96,11 +96,6 @@ def claim_orphans(folders: Mapping[Path, Clusters | None], bytes_max: int, oldes
         release_claim(claim)
         raise
     return claim._replace(old=old)
-
-
-def _locks_of_dead(folder: Path, wanted: Clusters | None) -> Iterator[FileLock]:
-    _remove_left(folder)
-    yield from _free_locks(folder, wanted)
 
 
 def _leave_old(found: Claim, lock: FileLock, oldest_ms: int) -> bool:
@@ -189,20 +184,27 @@ def release_claim(claim: Claim) -> None:
         lock.release()
 
 
-def _free_locks(folder: Path, wanted: Clusters | None) -> Iterator[FileLock]:
-    """Lock all free spools. Segments without a lock file get one, so that they are found."""
-    for path in sorted(folder.glob("*.lock"), key=_created_ns):
+def _free_locks(folders: Mapping[Path, Clusters | None]) -> Iterator[FileLock]:
+    """Lock all free spools, the oldest first, whichever folder they are in.
+
+    Segments without a lock file get one, so that they are found.
+    """
+    for folder in folders:
+        _remove_left(folder)
+    for path in sorted((path for folder in folders for path in folder.glob("*.lock")), key=_created_ns):
+        wanted = folders[path.parent]
         if wanted is not None and read_note(path) not in wanted:
             continue
         if (lock := try_lock(path)) is not None:
-            for temporary in folder.glob(f"{owner_of(path)}.*.seg.tmp"):  # it was killed meanwhile
+            for temporary in path.parent.glob(f"{owner_of(path)}.*.seg.tmp"):  # it was killed meanwhile
                 temporary.unlink(missing_ok=True)
             yield lock
-    for owner in sorted(segment_owners(folder)) if wanted is None or None in wanted else ():
-        path = folder / f"{owner}.lock"
-        if not path.exists():
-            with suppress(FileExistsError):  # another starter was faster
-                yield create_locked(path)
+    for folder, wanted in folders.items():
+        for owner in sorted(segment_owners(folder)) if wanted is None or None in wanted else ():
+            path = folder / f"{owner}.lock"
+            if not path.exists():
+                with suppress(FileExistsError):  # another starter was faster
+                    yield create_locked(path)
 
 
 def _read_orphan(path: Path, claim: Claim) -> None:

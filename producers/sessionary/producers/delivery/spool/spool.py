@@ -37,6 +37,7 @@ from sessionary.producers.delivery.spool.segment import (
 )
 from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
 from sessionary.producers.ports import OnReceipt
+from sessionary.producers.process.clocks import awake_and_asleep_s
 
 # A queue of segments with a read cursor: the oldest segment first.
 
@@ -150,6 +151,14 @@ def _before_first(segment: Segment) -> FramePosition:
     return FramePosition(segment, HEAD_BYTES, HEAD_BYTES)
 
 
+def _known_owners(folder: Path) -> set[str] | None:
+    """Return the producer ids of a folder's segments; None if it cannot be read now."""
+    try:
+        return segment_owners(folder)
+    except OSError:
+        return None
+
+
 _SEGMENT_BYTES = 4 << 20
 _SEGMENTS_PER_SPOOL_MIN = 8
 _TRUNCATE_BYTES = 64 << 10
@@ -206,13 +215,15 @@ class Spool:
         """
         self._folder = folder
         self._other_folders: dict[Path, Clusters] = {}  # by another spelling of the servers
+        self._claimed_folders = self._other_folders  # at the last claim
         self._cluster_ids: set[str] = set()  # That this process has reached
         self._old = old
-        self._began_s = self._looked_s = time.monotonic()
+        self._began_s = self._looked_s = awake_and_asleep_s()
         self.old_left = 0  # Number of spools that wait, because their events seem too old
         self._producer_id = producer_id
         self._name = producer_id  # of lock and segments; another one once a process took them over
         self._renamed = 0
+        self._is_closed = False
         self._bytes_max = bytes_max
         self._memory_bytes_max = 0  # The first segment has to be a file
         self._disk_retry_s = 0.0
@@ -353,14 +364,15 @@ class Spool:
 
         Changes nothing here, and may take long: it reads files. Raises `OSError`.
         """
-        self._looked_s = time.monotonic()
+        self._looked_s = awake_and_asleep_s()
         may_wait = self._old == "wait" and self._looked_s - self._began_s < OLD_WAIT_S
         oldest_ms = now_ms() - AGE_LIMIT_MS if may_wait else 0
-        return claim_orphans({self._folder: None, **self._other_folders}, self._bytes_max, oldest_ms)
+        others = self._claimed_folders = dict(self._other_folders)
+        return claim_orphans({self._folder: None, **others}, self._bytes_max, oldest_ms)
 
     def look_again(self) -> bool:
         """Return True if spools that wait are to be looked at again: the clock may be right now."""
-        if self.old_left and time.monotonic() - self._looked_s >= min(_OLD_LOOK_S, OLD_WAIT_S):
+        if self.old_left and awake_and_asleep_s() - self._looked_s >= min(_OLD_LOOK_S, OLD_WAIT_S):
             self._more_orphans = True
             self.old_left = 0
             return True
@@ -368,10 +380,11 @@ class Spool:
 
     def add_folders(self, folders: Mapping[Path, Clusters]) -> None:
         """Take over orphans in other folders too, if they are for one of the clusters there."""
-        for path, clusters in folders.items():
-            if path != self._folder:
-                self._other_folders[path] = clusters | self._other_folders.get(path, frozenset())
-        self._more_orphans = self._more_orphans or bool(self._other_folders)
+        before = self._other_folders
+        added = {path: clusters for path, clusters in folders.items() if path != self._folder}
+        # A new object: a claim may be reading the former one.
+        self._other_folders = before | {path: one | before.get(path, frozenset()) for path, one in added.items()}
+        self._more_orphans = self._more_orphans or self._other_folders != before
 
     def note_cluster(self, cluster_id: str) -> None:
         """Note for heirs which cluster the own events are for; nothing if it has changed."""
@@ -387,7 +400,7 @@ class Spool:
         if self._old == "send" or now_ms() - frame.written_ms <= AGE_LIMIT_MS:
             return False
         least_s = OLD_WAIT_S if segment.orphan else AGE_LIMIT_MS / 1_000
-        return self._old == "expire" or time.monotonic() - self._began_s >= least_s
+        return self._old == "expire" or awake_and_asleep_s() - self._began_s >= least_s
 
     def take_over(self, claim: Claim) -> int:
         """Queue the claimed frames; return their number."""
@@ -397,7 +410,9 @@ class Spool:
             self._held_keys.update(segment.keys.values())
         self._orphan_locks += claim.locks
         self.damages += claim.damages
-        self._more_orphans, self.old_left = claim.more, claim.old
+        # Folders that were added while the claim was made are not in it.
+        self._more_orphans = claim.more or self._claimed_folders != self._other_folders
+        self.old_left = claim.old
         taken = self._orphans.outstanding - before
         self.taken_over += taken
         return taken
@@ -410,32 +425,48 @@ class Spool:
         return path
 
     def watched_files(self) -> "WatchedFiles":
-        """Return the segments and locks whose files others may remove."""
+        """Return the segments and locks whose files others may remove; none once it is closed."""
+        if self._is_closed:
+            return WatchedFiles([], [])
         segments = [*self._orphans.segments, *self._own.segments]
         return WatchedFiles(segments, [self._lock, *self._orphan_locks])
 
     def restore_locks(self) -> None:
         """Make the folder, and locks whose files were removed, again. Raises `OSError`.
 
-        If another process has taken the own segments over meanwhile, they get another name.
+        The locks keep their times, so that heirs take the spools over in the former order. If
+        another process has taken the own segments over meanwhile, they get another name. A dead
+        process's segments are left to another heir: it sends the events too, and they are known as
+        duplicates.
         """
+        if self._is_closed:
+            return
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place, lock in enumerate(self._orphan_locks):
+            if lock.is_lost:
+                lock.release()
+                lock.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with suppress(FileExistsError):
+                    self._orphan_locks[place] = create_locked(lock.path, lock)
+                    continue
+                self._pass_on(lock)
+        self._orphan_locks = [lock for lock in self._orphan_locks if not lock.is_released]
         if self._lock.is_lost:
             self._lock.release()
             try:
-                self._lock = create_locked(self._lock.path)
+                self._lock = create_locked(self._lock.path, self._lock)
             except FileExistsError:
-                self._renamed += 1
-                self._name = f"{self._producer_id}-{self._renamed}"
-                self._lock = create_locked(self._folder / f"{self._name}.lock")
+                name = f"{self._producer_id}-{self._renamed + 1}"
+                self._lock = create_locked(self._folder / f"{name}.lock", self._lock)
+                self._name, self._renamed = name, self._renamed + 1
                 for segment in self._own.segments:
                     segment.is_removed = segment.is_removed or not segment.in_memory
-        for lock in [each for each in self._orphan_locks if each.is_lost]:
-            lock.release()
-            self._orphan_locks.remove(lock)
-            with suppress(FileExistsError):  # that process sends the events too: they are known as duplicates
-                lock.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._orphan_locks.append(create_locked(lock.path))
+
+    def _pass_on(self, lock: FileLock) -> None:
+        """Leave the files of a dead process to another heir."""
+        for segment in self._orphans.segments:
+            if segment.path.parent == lock.path.parent and owner_of(segment.path) == owner_of(lock.path):
+                segment.in_memory, segment.is_passed_on = False, True
 
     def restore_segment(self, segment: Segment) -> int:
         """Write a segment that has no file into a new one; return the number of its events.
@@ -468,6 +499,7 @@ class Spool:
 
         Returns the receipt callbacks of the frames in memory, which are lost.
         """
+        self._is_closed = True
         lost: list[OnReceipt | None] = []
         for queue in (self._own, self._orphans):
             for segment in list(queue.segments):
@@ -513,9 +545,10 @@ class Spool:
 
     def _release_locks(self, locks: list[FileLock]) -> None:
         """Free locks; a file stays if it has segments, which the next process finds by it."""
-        owners = {folder: segment_owners(folder) for folder in {lock.path.parent for lock in locks}}
+        owners = {folder: _known_owners(folder) for folder in {lock.path.parent for lock in locks}}
         for lock in locks:
-            if owner_of(lock.path) in owners[lock.path.parent] or lock.is_lost:
+            found = owners[lock.path.parent]
+            if found is None or owner_of(lock.path) in found or lock.is_lost:
                 lock.release()
             else:
                 lock.remove()

@@ -116,7 +116,6 @@ class SpoolTransport(DirectTransport):
         self._folder = settings.spool_folder
         parts = (self._folder, producer_id, settings.spool_bytes_max)
         self._spool = Spool(*parts, memory_bytes_max=settings.queue_bytes_max, old=old)
-        label_folder(self._folder, settings.bootstrap_servers, settings.topic_prefix)
         self._cluster_id: str | None = None
         self._old_reported = self._removed_reported = False
         self._lost_at_close = 0
@@ -137,6 +136,7 @@ class SpoolTransport(DirectTransport):
         self._new_events: deque[tuple[OutRecord, FramePosition]] = deque()  # all that are behind the cursor, or none
         self._looks_left = 0  # 0: the sender sleeps, or does other work
         self._work = threading.Condition(self._lock)
+        label_folder(self._folder, settings.bootstrap_servers, settings.topic_prefix)
         self._report_damages()
         self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
         self._sender = threading.Thread(target=self._run_sender, name="sessionary-spool", daemon=True)

@@ -1,5 +1,6 @@
 """Which dead processes' events a client takes over: by age, and by any spelling of its cluster."""
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import cast
 from unittest.mock import ANY
 
 import pytest
+from confluent_kafka import Producer
 
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.delivery import direct_transport
@@ -18,6 +20,7 @@ from sessionary.producers.delivery.spool.orphans import read_expired, revive_exp
 from sessionary.producers.delivery.spool.segment import Frame, Segment, create_segment
 from sessionary.producers.delivery.spool.spool import OldEvents, Spool
 from sessionary.producers.delivery.spool.transport import SpoolTransport
+from sessionary.producers.process.clocks import awake_and_asleep_s
 from sessionary.producers.testing import memory_client
 from tests.core.producers.delivery.spool.spools import drain_all
 from tests.core.producers.delivery.test_direct_transport import FakeKafka
@@ -137,6 +140,50 @@ def test_old_events_hold_back_no_young_ones_of_their_process(tmp_path: Path, mon
     ]
     last.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_dead_is_first_whichever_folder_it_is_in(tmp_path: Path) -> None:
+    for n, (folder, name) in enumerate((("b", "z"), ("a", "y"), ("b", "x"), ("a", "w"))):
+        leave_events(tmp_path / folder, name, n * DAY_MS)
+        os.utime(tmp_path / folder / f"{name}.lock", ns=(n, n))
+    own = Spool(tmp_path / "own", "own", 1 << 20)
+    own.add_folders({tmp_path / name: frozenset({None}) for name in ("a", "b")})
+    assert own.may_take_over
+    own.take_over(own.claim_orphans())
+    assert [frame.key for frame in drain_all(own)] == [b"acme:z", b"acme:y", b"acme:x", b"acme:w"]
+    assert not own.may_take_over
+    own.close()
+
+
+def test_a_folder_that_is_added_while_orphans_are_claimed_is_not_forgotten(tmp_path: Path) -> None:
+    leave_events(tmp_path / "alias", "dead", 0)
+    own = Spool(tmp_path / "own", "own", 1 << 20)
+    claim = own.claim_orphans()
+    own.add_folders({tmp_path / "alias": frozenset({None})})
+    own.take_over(claim)
+    assert own.may_take_over
+    claim = own.claim_orphans()
+    own.add_folders({tmp_path / "alias": frozenset({"cluster-1"})})
+    assert own.take_over(claim) == 1
+    drain_all(own)
+    assert own.may_take_over
+    own.take_over(own.claim_orphans())
+    assert not own.may_take_over
+    own.close()
+
+
+def test_a_clients_life_counts_while_its_machine_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_events(tmp_path, "dead", 8 * DAY_MS)
+    own = Spool(tmp_path, "own", 1 << 20, old="wait")
+    assert (own.taken_over, own.old_left) == (0, 1)
+    woken_s = awake_and_asleep_s() + 2 * DAY_MS / 1_000
+    monkeypatch.setattr(spool_module, "awake_and_asleep_s", lambda: woken_s)
+    assert own.look_again()
+    assert own.take_over(own.claim_orphans()) == 1
+    ((place, frame),) = own.read_frames(2)
+    assert frame is not None
+    assert own.is_expired(place.segment, frame)
+    own.close()
 
 
 def test_old_events_that_cannot_be_moved_leave_the_spool_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,3 +339,27 @@ def test_a_label_that_cannot_be_read_or_written_hinders_no_client(tmp_path: Path
         look_at_files(made)
     assert read_label(of.spool_folder) is None
     assert errors == []
+
+
+def test_a_client_finds_its_cluster_under_another_name_by_the_brokers_answer(tmp_path: Path) -> None:
+    """The broker is the mock in librdkafka."""
+    mock = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": ""}, logger=logging.getLogger("mock"))
+    (broker,) = mock.list_topics(timeout=60).brokers.values()
+    former, of = (new_settings(f"{host}:{broker.port}", tmp_path) for host in ("localhost", "127.0.0.1"))
+
+    def cluster_of(settings: ProducerSettings) -> str | None:
+        (living,) = (one for one in summarize_folder(settings.spool_folder) if one.alive)
+        return living.cluster_id
+
+    with new_client(former, []) as made:
+        made.session(user_id="u")
+        wait_until(lambda: cluster_of(former) is not None, 60, "the cluster's id")
+        cluster_id = cluster_of(former)
+        assert made.flush(60) == 0
+    leave_events(former.spool_folder, "dead", 0, 0, 0, cluster_id=cluster_id)
+    with new_client(of, []) as made:
+        sent = made.session(user_id="u").core.emitter.last_seq
+        wait_until(lambda: made.counters.delivered == sent + 3, 60, "the events under the other name")
+        assert cluster_of(of) == cluster_id
+    assert list(former.spool_folder.iterdir()) == []
+    del mock
