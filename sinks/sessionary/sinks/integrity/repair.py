@@ -338,7 +338,7 @@ class _Repair:
         for n, name in enumerate(names[: names.index(number)]):
             values = sorted({identity[n] for identity in identities})
             if len(values) <= _LEADING:
-                leading += f" AND {name} IN ({', '.join(map(_quoted, values) if name in _TEXTS else values)})"
+                leading += f" AND {name} IN ({', '.join(map(_quote_text, values) if name in _TEXTS else values)})"
         stored: set[tuple[str, ...]] = set()
         for part in _parts(sought):
             query = (
@@ -386,7 +386,7 @@ def _list(numbers: Iterator[int] | Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Return a text as a literal of ClickHouse."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
