@@ -277,7 +277,7 @@ class _Repair:
         )
 
 
-def _digest(offsets: Iterator[int]) -> str:
+def _digest(offsets: Iterator[int] | Sequence[int]) -> str:
     return hashlib.sha256(_list(offsets).encode()).hexdigest()[:32]
 
 
@@ -314,35 +314,66 @@ def repair_run_events(
         f"SELECT as_select FROM system.tables WHERE database = currentDatabase() AND name = '{_FILLS}'"
     )
     names = fetch_rows(f"SELECT name FROM system.columns WHERE database = currentDatabase() AND table = '{_FILLED}'")
-    period = f"appended_at >= fromUnixTimestamp64Milli({since_ms}, 'UTC')"
+    columns, select = ", ".join(str(row["name"]) for row in names), str(view["as_select"])
+    period = f"appended_at >= fromUnixTimestamp64Milli(toInt64({since_ms}), 'UTC')"
     if until_ms is not None:
-        period += f" AND appended_at < fromUnixTimestamp64Milli({until_ms}, 'UTC')"
+        period += f" AND appended_at < fromUnixTimestamp64Milli(toInt64({until_ms}), 'UTC')"
+    found = left = _find_unfilled(fetch_rows, select, period)
+    client = connect(settings, settings.sink_insert_timeout_s)
+    try:
+        for attempt in range(_ATTEMPTS):
+            lacking = [(one, part) for one in left for part in _parts(one.missing)]
+            if not lacking:
+                break
+            for one, part in lacking:
+                # As for a sink's rows: what another repair inserts too has the same token.
+                token = f"repair:{one.topic_id}:{one.partition}:{_digest(part)}:{attempt}"
+                place = f"topic_id = '{one.topic_id}' AND source_partition = {one.partition}"
+                run_statement(
+                    client,
+                    f"INSERT INTO {settings.clickhouse_database}.{_FILLED} ({columns}) "
+                    f"SELECT {columns} FROM ({select}) WHERE {place} AND source_offset IN ({_list(part)}) ORDER BY ALL "
+                    f"SETTINGS insert_deduplicate = 1, insert_deduplication_token = '{token}'",
+                )
+            left = _find_unfilled(fetch_rows, select, period)
+        else:
+            raise OperatorError(
+                "block_not_kept", f"rows of {_FILLED} were inserted {_ATTEMPTS} times, and are not there: {lacking[0]}"
+            )
+    finally:
+        client.close()
+    results = []
+    for one in found:
+        first, last = (one.missing[0], one.missing[-1]) if one.missing else (None, None)
+        results.append(RepairedPartition(_FILLED, one.partition, one.wanted, len(one.missing), 0, first, last, None))
+    return results
+
+
+class _Unfilled(NamedTuple):
+    """How many rows history calls for in a partition, and the offsets of those that are missing."""
+
+    topic_id: str
+    partition: int
+    wanted: int
+    missing: list[int]
+
+
+def _find_unfilled(fetch_rows: FetchRows, select: str, period: str) -> list[_Unfilled]:
+    """`select`: the query of the view; `period`: a condition on `appended_at`."""
     columns = "topic_id, source_partition, toUInt64(source_offset) AS place"
     found = fetch_rows(
-        "SELECT topic_id, source_partition, bitmapCardinality(wanted) AS read, "
+        "SELECT topic_id, source_partition, bitmapCardinality(wanted) AS wanted_rows, "
         "bitmapToArray(bitmapAndnot(wanted, stored)) AS missing FROM "
         "(SELECT topic_id, source_partition, groupBitmapStateIf(place, NOT is_stored) AS wanted, "
         "groupBitmapStateIf(place, is_stored) AS stored FROM "
-        f"(SELECT {columns}, false AS is_stored FROM ({view['as_select']}) WHERE {period} AND {_KEPT} "
+        f"(SELECT {columns}, false AS is_stored FROM ({select}) WHERE {period} AND {_KEPT} "
         f"UNION ALL SELECT {columns}, true FROM {_FILLED} WHERE {period}) "
-        "GROUP BY topic_id, source_partition) ORDER BY source_partition, topic_id"
+        "GROUP BY topic_id, source_partition) WHERE wanted_rows > 0 ORDER BY source_partition, topic_id"
     )
-    filled = ", ".join(str(row["name"]) for row in names)
-    results = []
-    client = connect(settings, settings.sink_insert_timeout_s)
-    try:
-        for row in found:
-            partition, missing = int(row["source_partition"]), sorted(map(int, row["missing"]))
-            for part in _parts(missing):
-                place = f"topic_id = '{row['topic_id']}' AND source_partition = {partition}"
-                run_statement(
-                    client,
-                    f"INSERT INTO {settings.clickhouse_database}.{_FILLED} ({filled}) SELECT {filled} "
-                    f"FROM ({view['as_select']}) WHERE {place} AND source_offset IN ({_list(part)}) ORDER BY ALL",
-                )
-            first, last = (missing[0], missing[-1]) if missing else (None, None)
-            counts = int(row["read"]), len(missing), 0
-            results.append(RepairedPartition(_FILLED, partition, *counts, first, last, None))
-    finally:
-        client.close()
-    return results
+    return [
+        _Unfilled(
+            *(str(row["topic_id"]), int(row["source_partition"]), int(row["wanted_rows"])),
+            sorted(map(int, row["missing"])),
+        )
+        for row in found
+    ]
