@@ -68,9 +68,9 @@ class FakeConsumer:
         self._contents[partition, self._ends.get(partition, 0)] = key, value
         self.append_records(partition, 1)
 
-    def deliver_error(self, error: KafkaError) -> None:
-        """Deliver an error as a message."""
-        self._events.append(Message(topic=self.topic, partition=0, offset=_NO_OFFSET, error=error))
+    def deliver_error(self, error: KafkaError, offset: int = _NO_OFFSET) -> None:
+        """Deliver an error of partition 0 as a message."""
+        self._events.append(Message(topic=self.topic, partition=0, offset=offset, error=error))
 
     def append_unreadable(self, partition: int) -> None:
         """Append a record to a partition's log whose batch cannot be unpacked."""

@@ -49,6 +49,7 @@ from sessionary.producers.durable.errors import (
     ToolCallError,
     ToolCallFailed,
     ToolCallInProgress,
+    ToolCallOverdue,
     ToolCallUnresolved,
 )
 from sessionary.producers.durable.reserved_call import Retry, TookEffect
@@ -292,6 +293,7 @@ __all__ = [
     "ToolCallError",
     "ToolCallFailed",
     "ToolCallInProgress",
+    "ToolCallOverdue",
     "ToolCallUnresolved",
     "Unavailable",
     "UnreadableRequest",

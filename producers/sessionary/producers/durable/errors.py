@@ -7,9 +7,10 @@ SessionaryError
     ├── RunNotFound(run_id)        a run that is to be resumed does not exist
     ├── RunOver(run_id, state)     a run cannot continue: it failed for good, or was cancelled
     ├── QuotaExceeded(limit, tenant_id)  over the tenant's quota of runs, sessions or tokens
-    └── ToolCallError(idem_key)    a recorded tool call was not made
+    └── ToolCallError(idem_key)    a recorded tool call was not made, or its outcome not recorded
         ├── ToolCallInProgress     another process makes it
         ├── ToolCallUnresolved     it may have taken effect: a person must decide
+        ├── ToolCallOverdue        it took effect, but after its reservation had been given up
         └── ToolCallFailed(error)  it failed for good before
 
 The bases, and the client's other errors, are in `sessionary.producers.errors`.
@@ -18,7 +19,7 @@ The bases, and the client's other errors, are in `sessionary.producers.errors`.
 from typing import Any
 
 from sessionary.producers.errors import Invalid, ProducerError
-from sessionary.schemas.types import ErrorInfo
+from sessionary.schemas.types import ErrorInfo, RejectionReason
 
 
 class ResultTooLarge(Invalid):
@@ -105,7 +106,7 @@ class QuotaExceeded(ProducerError):
 
 
 class ToolCallError(ProducerError):
-    """A recorded tool call was not made, because of the record of its key.
+    """A recorded tool call was not made, or not recorded, because of the record of its key.
 
     Attributes:
         tool_name: The tool.
@@ -147,6 +148,26 @@ class ToolCallUnresolved(ToolCallError):
             f"tool call {idem_key} of {tool_name} may have taken effect: {why}. A person must decide whether it did; "
             "`sessionary call resolve` takes the answer",
         )
+
+
+class ToolCallOverdue(ToolCallError):
+    """The call was made, but its outcome was rejected: its limit was over, and others settled it.
+
+    The record of the key says something else, and another try may have been made.
+
+    Attributes:
+        reason: Why the outcome was rejected.
+    """
+
+    def __init__(self, tool_name: str, idem_key: str, limit_ms: int, reason: RejectionReason) -> None:
+        super().__init__(
+            tool_name,
+            idem_key,
+            f"tool call {idem_key} of {tool_name} ended after its limit of {limit_ms} ms, and its result was rejected: "
+            f"{reason}. Its record was settled meanwhile: compare it with what the tool did (sessionary session "
+            "timeline), and give the tool a longer deadline",
+        )
+        self.reason: RejectionReason = reason
 
 
 class ToolCallFailed(ToolCallError):

@@ -1,6 +1,7 @@
 """Records the work of one session: acknowledged events, and the processor's records."""
 
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -17,7 +18,21 @@ if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 T = TypeVar("T")
-REAL_WAITS = Waits(time.monotonic, None, random.random)
+
+
+def awake_and_asleep_s() -> float:
+    """Return seconds on a clock that also counts while the machine sleeps, as the broker's does.
+
+    Only differences count. macOS counts sleep in `CLOCK_MONOTONIC`, Windows in `time.monotonic`.
+    """
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    if sys.platform == "darwin":
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic()
+
+
+REAL_WAITS = Waits(awake_and_asleep_s, None, random.random)
 
 
 class SentEvent(Protocol):

@@ -14,16 +14,17 @@ from sessionary.producers.durable.errors import (
     ResultTooLarge,
     ToolCallFailed,
     ToolCallInProgress,
+    ToolCallOverdue,
     ToolCallUnresolved,
 )
 from sessionary.producers.durable.flow import Call, Do, Flow, Wait
 from sessionary.producers.durable.large_values import TOOL_RESULT, StoredText, load_value, lost_text, store_value
-from sessionary.producers.durable.recorder import Recorder
-from sessionary.producers.errors import Invalid, Rejected, SessionaryError
+from sessionary.producers.durable.recorder import Judged, Recorder
+from sessionary.producers.errors import Invalid, Rejected, SessionaryError, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.run_ports import CallView
+from sessionary.schemas.events import Payload, ToolCallResolved, ToolCallStarted, ToolCallSucceeded
 from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent
-from sessionary.schemas.events import ToolCallResolved, ToolCallStarted, ToolCallSucceeded
 from sessionary.schemas.ids import derived_id
 from sessionary.schemas.types import ErrorInfo
 
@@ -69,6 +70,7 @@ class CallRate:
 
 
 _POLL_S = 0.5
+_GIVEN_UP_MAX = 2
 # Rejections of a reservation that are answers: the call's record says what to do.
 _ANSWERS = frozenset({"call_in_progress", "call_succeeded", "call_unresolved", "not_retryable", "invalid_value"})
 
@@ -135,6 +137,9 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
             return stored.result
         if not failures:
             yield from plan.reach_border(policy, "before")
+        if call.is_overdue():
+            yield from call.give_up()
+            continue
         try:
             with plan.inside(call.reservation):
                 result = yield Call(plan.call)
@@ -188,6 +193,8 @@ class ReservedCall:
         self._fields = EnvelopeFields(run_id=run_id, step_id=step_id)
         self._call_id = derived_id(*recorder.key, run_id or "", key)
         self._granted_s = 0.0
+        self._asked_s = 0.0  # before the try was asked for, so before its limit began
+        self._given_up = 0
 
     def reserve(self) -> Flow[_Stored | None]:
         """Reserve the key for the next try; return the stored result if there is one already."""
@@ -202,6 +209,36 @@ class ReservedCall:
             self.known = yield Do(self._ask_reservation)
             if self.known is None:
                 return None
+
+    def is_overdue(self) -> bool:
+        """Return whether the limit of a try may be over: then another process may have the key.
+
+        False for a call without an effect, which may be made twice. The processor counts from the
+        record's arrival, this from before it was sent. Between this look and the call, the process
+        may still be stopped.
+        """
+        return self._policy.side_effect and (self._recorder.waits.now_s() - self._asked_s) * 1_000 >= self._limit_ms()
+
+    def give_up(self) -> Flow[None]:
+        """Record that an overdue try was not made, so that the key can be reserved again.
+
+        Raises `Unavailable` if that happens a third time.
+        """
+        self._given_up += 1
+        if self._given_up > _GIVEN_UP_MAX:
+            raise Unavailable(
+                f"tool call {self._key} of {self._policy.name} is not made: each of {self._given_up} reservations was "
+                f"older than the limit of {self._limit_ms()} ms before the call. Give the tool a longer deadline",
+                1.0,
+            )
+        error = ErrorInfo("retryable", "overdue", "the call was not made: its reservation was too old")
+        failed = ToolCallFailedEvent(self._call_id, self._policy.name, self._key, error, self._try_number, 0)
+        judged = yield Do(partial(self._ask_about, failed))
+        if judged.rejection is None:
+            self._try_number += 1
+        elif isinstance(judged.record, CallView):
+            self._recorder.keep_rejection(judged.event_id, judged.rejection)
+            self.known = judged.record
 
     def resolve(self, known: CallView) -> Flow[_Stored | None]:
         """Find out the outcome of a call whose outcome is unknown, and record it.
@@ -255,7 +292,11 @@ class ReservedCall:
         yield Wait(self._policy.retry.wait_ms(failures, self._recorder.waits.uniform()) / 1_000)
 
     def record_result(self, result: Json) -> None:
-        """Record that the try succeeded. Raises `Unavailable`, `Invalid`, `ResultTooLarge`."""
+        """Record that the try succeeded.
+
+        Raises `Unavailable`, `Invalid`, `ResultTooLarge`; `ToolCallOverdue` if others settled the
+        record of the key after the limit of the try.
+        """
         invalid: Invalid | None = None
         stored = StoredText(None)
         try:
@@ -278,7 +319,10 @@ class ReservedCall:
             self._try_number,
             self._took_ms(),
         )
-        self._recorder.send_acknowledged(done, self._fields)
+        if self.is_overdue():
+            self._record_overdue(done)
+        else:
+            self._recorder.send_acknowledged(done, self._fields)
         if invalid is not None:
             raise invalid
 
@@ -294,6 +338,14 @@ class ReservedCall:
             return False
         self._try_number += 1
         return True
+
+    def _record_overdue(self, done: ToolCallSucceeded) -> None:
+        judged = self._ask_about(done)
+        if judged.rejection is not None and getattr(judged.record, "state", None) != "succeeded":
+            raise ToolCallOverdue(self._policy.name, self._key, self._limit_ms(), judged.rejection)
+
+    def _limit_ms(self) -> int:
+        return self._recorder.limits().tool_ms if self._policy.limit_ms is None else self._policy.limit_ms
 
     def fetch(self) -> CallView | None:
         """Return the present record of the key."""
@@ -318,14 +370,8 @@ class ReservedCall:
             queryable=policy.queryable,
             limit_ms=policy.limit_ms,
         )
-        reads, session_id = recorder.known, recorder.key.session_id
-        judged = recorder.ask(
-            started,
-            self._fields,
-            lambda log_position: reads.fetch_call(
-                session_id, self._run_id, self._key, log_position, recorder.timeout_s
-            ),
-        )
+        self._asked_s = recorder.waits.now_s()
+        judged = self._ask_about(started)
         if judged.rejection is None:
             self.reservation, self._granted_s = judged.event_id, time.monotonic()
             return None
@@ -333,6 +379,18 @@ class ReservedCall:
             raise Rejected("tool_call_started", judged.rejection)
         recorder.keep_rejection(judged.event_id, judged.rejection)
         return judged.record
+
+    def _ask_about(self, payload: Payload) -> Judged:
+        """Send an event about the call, and return the call's record once the event is judged."""
+        recorder = self._recorder
+        reads, session_id = recorder.known, recorder.key.session_id
+        return recorder.ask(
+            payload,
+            self._fields,
+            lambda log_position: reads.fetch_call(
+                session_id, self._run_id, self._key, log_position, recorder.timeout_s
+            ),
+        )
 
     def _settle(self, known: CallView) -> Flow[_Stored | None]:
         """Act on the record of the key; return None if the next try may be requested."""

@@ -34,7 +34,7 @@ from sessionary.schemas.events import (
     RunRunning,
     RunStarted,
 )
-from sessionary.schemas.limits import LIMIT_MAX
+from sessionary.schemas.limits import LIMIT_MAX, inactivity_budget_ms
 from sessionary.schemas.types import Checkpoint, CheckpointKind, RunMode, SessionLimits
 
 # A run that asks for its tenant's quota, and waits until it is admitted.
@@ -47,22 +47,26 @@ _PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
 
 def begin_admitted(
     recorder: Recorder, run_id: str, started: RunStarted, fields: EnvelopeFields, wait_s: float
-) -> Flow[None]:
+) -> Flow[float]:
     """Begin a run, and wait until its tenant's quota admits it.
+
+    Returns when it was seen to be admitted, on the clock of the recorder's waits.
 
     Raises:
         QuotaExceeded: The run was rejected, or waited for `wait_s`; then it is cancelled.
         RunOver: The run was cancelled meanwhile, or failed.
         Rejected: The processor rejects its first event.
     """
+    asked_s = recorder.waits.now_s()
     judged = yield Do(partial(_ask, recorder, run_id, started, fields))
     if judged.rejection is not None:
         if judged.rejection != _REASON:
             raise Rejected("run_started", judged.rejection)
         recorder.keep_rejection(judged.event_id, judged.rejection)
         raise QuotaExceeded(run_id, LIMIT, recorder.key.tenant_id)
-    if judged.record is not None:
-        yield from wait_admitted(recorder, run_id, fields, wait_s, judged.event_id)
+    if judged.record is None:
+        return asked_s
+    return (yield from wait_admitted(recorder, run_id, fields, wait_s, judged.event_id))
 
 
 def _ask(recorder: Recorder, run_id: str, started: RunStarted, fields: EnvelopeFields) -> Judged:
@@ -87,15 +91,15 @@ def _fetch_run(recorder: Recorder, run_id: str, place: LogPosition | None = None
 
 def wait_admitted(
     recorder: Recorder, run_id: str, fields: EnvelopeFields, wait_s: float, event_id: str | None = None
-) -> Flow[None]:
+) -> Flow[float]:
     """Wait until a run that asked is admitted; cancel it if that is given up.
 
-    `event_id`: of the event that asked, the rejection of which is reported here. Raises as
-    `begin_admitted`.
+    `event_id`: of the event that asked, the rejection of which is reported here. Returns and raises
+    as `begin_admitted`.
     """
     tenant_id = recorder.key.tenant_id
     try:
-        admitted = yield from _poll_admission(recorder, run_id, wait_s)
+        admitted_s = yield from _poll_admission(recorder, run_id, wait_s)
     except QuotaExceeded:
         if event_id is not None:
             recorder.keep_rejection(event_id, _REASON)
@@ -105,31 +109,33 @@ def wait_admitted(
     except BaseException:
         yield Do(partial(_cancel, recorder, fields, "its client stopped waiting for the quota"))
         raise
-    if not admitted:
+    if admitted_s is None:
         yield Do(partial(_cancel, recorder, fields, f"it waited {wait_s:g} s for the quota"))
         raise QuotaExceeded(run_id, LIMIT, tenant_id, waited_s=wait_s)
+    return admitted_s
 
 
-def _poll_admission(recorder: Recorder, run_id: str, wait_s: float) -> Flow[bool]:
-    """Return True once a run is admitted, False after `wait_s`."""
+def _poll_admission(recorder: Recorder, run_id: str, wait_s: float) -> Flow[float | None]:
+    """Return when a run was seen to be admitted; None after `wait_s`."""
     waits, pause_s = recorder.waits, _PAUSE_S
     deadline_s = waits.now_s() + wait_s
     while True:
+        asked_s = waits.now_s()
         try:
             run: RunView | None = yield Do(partial(_fetch_run, recorder, run_id))
         except Unavailable:
             if waits.now_s() >= deadline_s:
-                return False
+                return None
         else:
             if run is None or (run.state in FINISHED_STATES and run.reason_code == _REASON):
                 raise QuotaExceeded(run_id, LIMIT, recorder.key.tenant_id)
             if run.state in FINISHED_STATES:
                 raise RunOver(run_id, run.state, run.error)
             if run.state != "queued":
-                return True
+                return asked_s
         left_s = deadline_s - waits.now_s()
         if left_s <= 0:
-            return False
+            return None
         yield Wait(min(pause_s, left_s))
         pause_s = min(1.5 * pause_s, _PAUSE_S_MAX)
 
@@ -427,20 +433,30 @@ class Run(ReportedBlock):
         known = (yield Do(partial(read_run, recorder, run_id))) if may_resume else None
         if known is not None:
             known = yield from resume_run(recorder, known, fields)
+            admitted_s = None
             if recorder.quotas() and known.run.state != "completed":
-                yield from wait_admitted(recorder, run_id, fields, wait_s)
+                admitted_s = yield from wait_admitted(recorder, run_id, fields, wait_s)
             self._adopt(known)
             if self.is_complete:
                 self.result = yield Do(partial(load_value, recorder.artifacts, known.run.result_json))
             else:
+                yield from self._ask_again_if_old(admitted_s)
                 yield Do(self._begin)
         elif started is None:
             raise RunNotFound(run_id)
         elif recorder.quotas():
-            yield from begin_admitted(recorder, run_id, started, fields, wait_s)
+            admitted_s = yield from begin_admitted(recorder, run_id, started, fields, wait_s)
+            yield from self._ask_again_if_old(admitted_s)
             yield Do(self._begin)
         else:
             yield Do(self._report_start)
+
+    def _ask_again_if_old(self, admitted_s: float | None) -> Flow[None]:
+        """Ask again for the run's slot of a quota if its limits may have freed it meanwhile."""
+        recorder, limits = self._recorder, self._recorder.limits()
+        silent_ms = min(limits.attached_run_ms, inactivity_budget_ms(limits))
+        while admitted_s is not None and (recorder.waits.now_s() - admitted_s) * 1_000 >= silent_ms:
+            admitted_s = yield from wait_admitted(recorder, self.run_id, self._start.fields, self._start.quota_wait_s)
 
     def _read_known(self) -> KnownRun:
         known = read_run(self._recorder, self.run_id)

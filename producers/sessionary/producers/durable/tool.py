@@ -75,6 +75,7 @@ def tool(
     Raises, when the decorated function is called:
         ToolCallInProgress: The same call is in progress elsewhere.
         ToolCallUnresolved: It may have taken effect before; a person must decide.
+        ToolCallOverdue: It was made, but ended after its limit, and its outcome is rejected.
         ToolCallFailed: It has failed for good before.
         Unavailable: Broker or processor do not answer in time. Call again later.
         Rejected: The processor rejects the call, for example as its run is paused.

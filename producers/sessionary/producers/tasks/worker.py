@@ -8,7 +8,6 @@ import asyncio
 import inspect
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -17,11 +16,29 @@ from sessionary.producers.client import SessionClient
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, ValueKeeper, keep_value
-from sessionary.producers.errors import Invalid, ProducerError, QueueFull, RunGone, SessionaryError, Unavailable
+from sessionary.producers.durable.recorder import awake_and_asleep_s
+from sessionary.producers.errors import (
+    Invalid,
+    ProducerError,
+    QueueFull,
+    Rejected,
+    RunGone,
+    SessionaryError,
+    Unavailable,
+)
 from sessionary.producers.ports import Condition, Json, OnError, OnReceipt, Receipt, TaskLookup, TaskQuestion, TaskView
-from sessionary.producers.run_ports import FINISHED_STATES
+from sessionary.producers.run_ports import FINISHED_STATES, LogPosition
 from sessionary.producers.tasks.context import TaskBeats, TaskContext, TaskSender, now_us
-from sessionary.schemas.events import Payload, RunCompleted, RunFailed, RunPaused, RunResumed, RunRunning, RunStarted
+from sessionary.schemas.events import (
+    EVENT_TYPES,
+    Payload,
+    RunCompleted,
+    RunFailed,
+    RunPaused,
+    RunResumed,
+    RunRunning,
+    RunStarted,
+)
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import TaskRequest
 from sessionary.schemas.types import ErrorInfo
@@ -105,8 +122,13 @@ class TaskAttempt:
         is_stopped: Callable[[], bool],
         times: TaskTimes = DEFAULT_TIMES,
         artifacts: "ArtifactLibrary | None" = None,
+        clock_s: Callable[[], float] = awake_and_asleep_s,
     ) -> None:
-        """`artifacts`: keeps results that are too large for events; None: such results fail."""
+        """Keep the parts.
+
+        `artifacts`: keeps results that are too large for events; None: such results fail.
+        `clock_s`: measures leases, in seconds; only differences count.
+        """
         self._request = request
         self._lookup = lookup
         self._sender = sender
@@ -114,7 +136,9 @@ class TaskAttempt:
         self._is_stopped = is_stopped
         self._times = times
         self._keeper = ValueKeeper(artifacts, sender, on_error)
+        self._clock_s = clock_s
         self._began_us = 0
+        self._claimed_s = 0.0  # before the claim was sent, so before the lease began
 
     def carry_out(self, functions: Mapping[str, TaskFunction]) -> None:
         """Do the work, unless it is done or another worker does it; return after the task's end.
@@ -123,6 +147,8 @@ class TaskAttempt:
         then the task is to be tried again.
         """
         is_repeated = self._claim()
+        while is_repeated is not None and self._is_overdue():
+            is_repeated = self._claim()  # after a pause of this process, another worker may have the task
         if is_repeated is None:
             return
         request = self._request
@@ -144,14 +170,14 @@ class TaskAttempt:
 
         Returns whether another worker began it before.
         """
-        seen, unchanged_s = None, time.monotonic()
+        seen, unchanged_s = None, self._clock_s()
         while (view := self._ask(TaskQuestion(seen=seen))) is not None and view.state not in FINISHED_STATES:
             if view.version != seen:
-                seen, unchanged_s = view.version, time.monotonic()
+                seen, unchanged_s = view.version, self._clock_s()
             if view.state == "queued":
                 if self._is_granted(RunStarted("detached", self._request.task_type)):
                     return False
-            elif time.monotonic() - unchanged_s >= self._times.lease_s and self._take_over(view):
+            elif self._clock_s() - unchanged_s >= self._times.lease_s and self._take_over(view):
                 return True
         return None
 
@@ -162,8 +188,11 @@ class TaskAttempt:
             self._sender.send(RunPaused("worker_lost"))
         return self._is_granted(RunResumed())
 
+    def _is_overdue(self) -> bool:
+        return self._clock_s() - self._claimed_s >= self._times.lease_s
+
     def _is_granted(self, payload: Payload) -> bool:
-        self._began_us = now_us()
+        self._began_us, self._claimed_s = now_us(), self._clock_s()
         log_position = self._sender.deliver(payload, self._began_us)
         view = self._ask(TaskQuestion(after=log_position))
         return view is not None and (view.verdict is None or view.verdict.applied)
@@ -197,9 +226,25 @@ class TaskAttempt:
         if isinstance(ended, RunCompleted):
             ended = ended._replace(duration_ms=(at_us - self._began_us) // 1_000)
         try:
-            self._sender.deliver(ended, at_us)
+            log_position = self._sender.deliver(ended, at_us)
         except Invalid as error:
-            self._sender.deliver(RunFailed(to_error_info(error)), at_us)
+            ended = RunFailed(to_error_info(error))
+            log_position = self._sender.deliver(ended, at_us)
+        self._report_rejection(ended, log_position)
+
+    def _report_rejection(self, ended: Payload, log_position: LogPosition | None) -> None:
+        """Report an end that was rejected: another worker has the task, or it is over.
+
+        Nothing is reported if the processor does not answer: the end is in the log.
+        """
+        if log_position is None or self._is_stopped():
+            return
+        try:
+            view = self._ask(TaskQuestion(after=log_position))
+        except Unavailable:
+            return
+        if view is not None and view.verdict is not None and view.verdict.reason is not None:
+            self._on_error(Rejected(EVENT_TYPES[type(ended)], view.verdict.reason))
 
 
 _DONE = Receipt(None, None)

@@ -237,7 +237,8 @@ class SinkConsumer:
                     continue
                 if not is_record:
                     for message in found:
-                        self._handle_event(message)
+                        if not self._blocked.holds(partition):  # the one before may have blocked it
+                            self._handle_event(message)
                 elif (plan := self._plans.get(partition)) is not None:
                     records = records_from_messages(self._topic, partition, found)
                     high = group_offsets.high_watermark(self._consumer, self._topic, partition)

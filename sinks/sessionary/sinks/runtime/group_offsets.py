@@ -75,9 +75,10 @@ def high_watermark(consumer: KafkaConsumer, topic: str, partition: int) -> int:
     return known[1] if known else 0
 
 
-def describe_outside(consumer: KafkaConsumer, place: TopicPartition) -> tuple[str, int, str]:
+def describe_outside(consumer: KafkaConsumer, place: TopicPartition) -> tuple[str, int, str] | None:
     """Return why the log does not have the offset of `place`, where the log begins, and a sentence.
 
+    None if it has the offset: librdkafka was at another one, which it took from a damaged batch.
     Blocks for 5 s at most. Raises `KafkaException`.
     """
     low, high = consumer.get_watermark_offsets(place, _BOUNDS_S, cached=False) or (0, 0)
@@ -89,6 +90,8 @@ def describe_outside(consumer: KafkaConsumer, place: TopicPartition) -> tuple[st
             f"records of {name} were deleted before they were read: the next offset is {place.offset}, but the log "
             f"begins at {low}",
         )
+    if place.offset <= high:
+        return None
     return (
         LOG_TRUNCATED,
         low,
@@ -165,10 +168,14 @@ class LogGuard:
         """
         place = TopicPartition(self._topic, partition, plan.next_offset)
         try:
-            reason, low, what = describe_outside(consumer, place)
+            outside = describe_outside(consumer, place)
         except KafkaException as error:
             self._blocked.block_partition(consumer, partition, LOG_GAP, f"{place} is not in the log: {error}", now_s)
             return plan
+        if outside is None:
+            fetch_again(consumer, self._topic, next_offsets)
+            return plan
+        reason, low, what = outside
         if partition not in self._accepted_gaps:
             what = f"{what}. {_HELP.format(partition)}"
             self._blocked.block_partition(consumer, partition, reason, what, now_s)

@@ -146,7 +146,7 @@ class Assignment:
         self._halts = {partition: halt for partition, halt in self._halts.items() if partition in self.owners}
         for partition in wanted:
             if partition not in self.owners:
-                self._start_owner(partition)
+                self._start_owner(partition, _decision_after(former[partition]) if partition in former else None)
         for partition in former.keys() - set(wanted):
             self._retire_owner(partition)
         self._update_gauges()
@@ -288,7 +288,8 @@ class Assignment:
         if isinstance(fault, EndInDoubt) and owner.commits:  # nothing has failed
             pause_s = 0.0
         self._pauses_s[owner.partition] = pause_s
-        decision = owner.decision_left if isinstance(fault, Lost) else None
+        # If it is lost again and again, its halt says more than one more try.
+        decision = _decision_after(owner) if pause_s < _BACK_OFF_S_MAX else None
         asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner, decision)
 
     def _retry_halted_later(self, owner: PartitionOwner, fault: Halted) -> None:
@@ -380,6 +381,12 @@ class Assignment:
         metrics.halted.clear()
         for fault in self.halted_partitions.values():
             metrics.halted.labels(fault.reason).inc()
+
+
+def _decision_after(owner: PartitionOwner) -> OperatorDecision | None:
+    """Return the decision that is left of an owner that ended because it lost its partition."""
+    lost = owner.task.done() and not owner.task.cancelled() and isinstance(owner.task.exception(), Lost)
+    return owner.decision_left if lost else None
 
 
 async def _wait_for_ends(owners: Iterable[PartitionOwner]) -> None:

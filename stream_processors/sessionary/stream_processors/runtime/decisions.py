@@ -130,7 +130,10 @@ def _read_up_to(reader: Consumer, partition: int, first_offset: int, last_offset
             raise Lost(
                 f"events of partition {partition}: nothing read at offset {next_offset} for {_SILENCE_MAX_S:g} s"
             )
-        if (message := reader.poll(_POLL_S)) is None or is_left_over(message, next_offset):
+        if (message := reader.poll(_POLL_S)) is None:
+            continue
+        if is_left_over(message, next_offset):
+            reader.assign([TopicPartition(message.topic() or "", partition, next_offset)])  # fetching stopped there
             continue
         heard_s, offset = time.monotonic(), message.offset() or 0
         if is_unreadable_batch(message):
@@ -175,7 +178,10 @@ def _is_within(reader: Consumer, report: Message, offset: int) -> bool:
     reader.assign([place])
     deadline_s = time.monotonic() + _SILENCE_MAX_S
     while time.monotonic() < deadline_s:
-        if (message := reader.poll(_POLL_S)) is None or is_left_over(message, offset):
+        if (message := reader.poll(_POLL_S)) is None:
+            continue
+        if is_left_over(message, offset):
+            reader.assign([place])  # fetching stopped there
             continue
         if is_unreadable_batch(message):
             return message.offset() == report.offset()
@@ -416,7 +422,14 @@ class PendingDecision:
             return  # the replica that has the records is back; or the log begins later, which is another decision
         while log.end_offset < position.next_offset:
             await run(fill_log, settings, self._partition, log, position.next_offset)
-            log = await self._probe_log(position.next_offset)
+            former_end, log = log.end_offset, await self._probe_log(position.next_offset)
+            if log.end_offset <= former_end:
+                raise Halted(
+                    "log_truncated",
+                    f"partition {self._partition}: its log was filled up to offset {position.next_offset}, but can be "
+                    f"read only up to {former_end}: an open transaction lies there, whose end was lost. Abort it with "
+                    "Kafka's kafka-transactions tool, then accept the truncation again",
+                )
         first = await run(find_replaced, settings, self._partition, position, log.start_offset)
         while first < position.next_offset:
             read = await run(read_records, settings, self._partition, first, position.next_offset - 1)

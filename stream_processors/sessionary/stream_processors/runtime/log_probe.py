@@ -115,15 +115,16 @@ def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogPr
             return log
         topic.offset = max(log.start_offset, offset - 1)
         reader.assign([topic])
-        message = _next_message(reader, topic.offset)
+        message = _next_message(reader, topic)
         if message is not None and is_unreadable_batch(message):
             # The record below may be in a batch that cannot be read, and shows nothing then.
             topic.offset = offset
             reader.assign([topic])
-            message = _next_message(reader, offset) if offset < log.end_offset else None
+            message = _next_message(reader, topic) if offset < log.end_offset else None
         elif message is not None and (message.offset() or 0) < offset:
             log = log._replace(previous=RecordStamp(message.timestamp()[1], message.leader_epoch()))
-            message = _next_message(reader, offset) if offset < log.end_offset else None
+            topic.offset = offset
+            message = _next_message(reader, topic) if offset < log.end_offset else None
         return log if message is None else log._replace(first_offset=max(offset, message.offset() or 0))
     except KafkaException as error:
         raise Lost(f"events of partition {partition}: {error.args[0]}") from error
@@ -136,13 +137,14 @@ def _offset_range(reader: Consumer, topic: TopicPartition) -> tuple[int, int]:
     return start, end
 
 
-def _next_message(reader: Consumer, offset: int) -> Message | None:
-    """Return the first record from `offset` on, or the report of a batch that cannot be read.
+def _next_message(reader: Consumer, topic: TopicPartition) -> Message | None:
+    """Return the next record, or the report of a batch that cannot be read.
 
     None at the log's end, or if the broker sends none for 5 s.
     """
     message = reader.poll(_PROBE_S)
-    if message is not None and is_left_over(message, offset):
+    if message is not None and is_left_over(message, topic.offset):
+        reader.assign([topic])  # fetching stopped there
         message = reader.poll(_PROBE_S)
     if message is None or (error := message.error()) is None or is_unreadable_batch(message):
         return message

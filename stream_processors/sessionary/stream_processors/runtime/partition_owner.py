@@ -21,12 +21,12 @@ from typing import Any
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
-from sessionary.stream_processors.core.model import ClockSetting, LogRecord, RecentVerdicts
+from sessionary.stream_processors.core.model import LogRecord, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
-from sessionary.stream_processors.runtime.decisions import OperatorDecision, PendingDecision
+from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, PendingDecision, RecordSkip
 from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
@@ -251,11 +251,12 @@ class PartitionOwner:
 
     @property
     def decision_left(self) -> OperatorDecision | None:
-        """The decision with which the owner began, until it is carried out.
+        """A decision that another owner may carry out, until this one has done it.
 
-        None for a setting of the clock: the broker's time has passed since, so it is asked again.
+        Only one that has no effect if it was carried out in part, or before.
         """
-        return None if isinstance(self._decision.left, ClockSetting) else self._decision.left
+        left = self._decision.left
+        return left if isinstance(left, RecordSkip | GapAcceptance) else None
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""

@@ -105,7 +105,7 @@ class StuckPartitionWatchdog:
             fetched_to=self._fetched_to(partition),
         )
         self._reopened_at[partition] = position
-        self._assignment.reopen_partition(partition)
+        self._assignment.reopen_partition(partition, self._assignment.owners[partition].decision_left)
 
 
 class _Confirmed(NamedTuple):

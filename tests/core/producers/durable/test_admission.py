@@ -5,7 +5,8 @@ from contextvars import copy_context
 
 import pytest
 
-from sessionary.producers import QuotaExceeded, Rejected, Run, Session, SessionClient
+from sessionary.producers import QuotaExceeded, Rejected, Run, RunOver, Session, SessionClient
+from sessionary.producers.durable.flow import Flow
 from sessionary.producers.testing import InMemoryTransport, MemoryQuota, memory_client
 from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.errors import Invalid
@@ -138,3 +139,20 @@ def test_a_memory_has_one_quota() -> None:
     _, memory = memory_client(quota=MemoryQuota(1))
     with pytest.raises(Invalid, match="quota"):
         memory_client(memory=memory, quota=MemoryQuota(2))
+
+
+def test_a_slot_that_may_be_freed_meanwhile_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _, memory = begin()
+    limits = Limits(attached_run_ms=60_000)
+    seen = Run._ask_again_if_old
+
+    def stand_still_and_ask(run: Run, admitted_s: float | None) -> Flow[None]:
+        memory.advance(61)  # the limit of an attached run is over
+        return seen(run, admitted_s)
+
+    monkeypatch.setattr(Run, "_ask_again_if_old", stand_still_and_ask)
+    with client:
+        brief = client.session(user_id="u1", limits=limits)
+        with pytest.raises(RunOver, match="it is failed"), brief.run("report"):
+            raise AssertionError("the block must not begin")
+    assert memory.rejections() == []

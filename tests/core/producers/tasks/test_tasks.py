@@ -1,10 +1,11 @@
 """Long tasks over the processor's own rules, in memory: asked for, carried out, asked about."""
 
 import asyncio
+import itertools
 import json
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -12,6 +13,7 @@ from sessionary.producers import (
     ArtifactLibrary,
     AsyncSessionClient,
     Invalid,
+    Rejected,
     SessionClient,
     SessionLost,
     Unavailable,
@@ -73,12 +75,15 @@ class Stage:
         is_stopped: bool = False,
         artifacts: ArtifactLibrary | None = None,
         times: TaskTimes = QUICK,
+        clock_s: Callable[[], float] | None = None,
     ) -> TaskAttempt:
         worker, _ = memory_client(agent_id="worker", memory=self.memory)
         emitter = worker.core.new_emitter(SessionKey(request.tenant_id, request.session_id), request.user_id, ())
         emitter.epoch = request.epoch
         sender = TaskSender(emitter, request.run_id, lambda: is_stopped)
-        return TaskAttempt(request, self.memory, sender, self.errors.append, lambda: is_stopped, times, artifacts)
+        parts = (request, self.memory, sender, self.errors.append, lambda: is_stopped, times, artifacts)
+        # A slow machine makes no lease old: each look at the clock is 10 ms later.
+        return TaskAttempt(*parts, clock_s or itertools.count(0.0, 0.01).__next__)
 
     def payloads(self, task_id: str) -> Sequence[object]:
         return [event.payload for event in self.memory.events() if event.envelope.run_id == task_id][1:]
@@ -199,6 +204,57 @@ def test_the_task_of_a_lost_worker_begins_again(lost_after: str) -> None:
     assert any(isinstance(payload, RunResumed) for payload in stage.payloads(task_id))
     assert stage.client.get_task_results(task_id)["result"] == "again"
     assert stage.memory.rejections() == []
+
+
+def test_a_worker_that_stood_still_after_its_claim_asks_again_before_it_works() -> None:
+    stage = Stage()
+    task_id, request = stage.start()
+    # The beginning, the task's version, the claim, and the look before the work.
+    times_s = itertools.chain([0.0, 0.0, 0.0, 0.06], itertools.count(0.06, 0.01))
+    repeated: list[bool] = []
+
+    def note(ctx: TaskContext, given: Json) -> str:
+        repeated.append(ctx.is_repeated)
+        return "done"
+
+    stage.attempt(request, clock_s=times_s.__next__).carry_out({"model_training": note})
+    assert repeated == [True]
+    kinds = [type(payload) for payload in stage.payloads(task_id)]
+    assert kinds == [RunStarted, RunRunning, RunPaused, RunResumed, RunRunning, RunCompleted]
+    assert stage.memory.rejections() == []
+
+
+def test_a_worker_that_stood_still_leaves_the_task_to_the_one_that_took_it_over() -> None:
+    stage = Stage()
+    task_id, request = stage.start()
+    other = stage.attempt(request)
+    done: list[str] = []
+    looks = 0
+
+    def clock_s() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 4:  # between the claim and the work
+            other.carry_out({"model_training": lambda ctx, given: done.append("other")})
+        return 0.0 if looks < 4 else 60.0 + looks
+
+    stage.attempt(request, clock_s=clock_s).carry_out({"model_training": lambda ctx, given: done.append("late")})
+    assert done == ["other"]
+    assert stage.client.check_task_status(task_id)["status"] == "completed"
+
+
+def test_an_end_that_is_rejected_is_reported() -> None:
+    stage = Stage()
+    task_id, request = stage.start()
+
+    def cancel(ctx: TaskContext, given: Json) -> None:
+        stage.attempt(request)._sender.send(RunCancelled("by a person"))
+
+    stage.attempt(request).carry_out({"model_training": cancel})
+    assert stage.client.check_task_status(task_id)["status"] == "cancelled"
+    (error,) = stage.errors
+    assert isinstance(error, Rejected)
+    assert error.event_type == "run_completed"
 
 
 def test_a_task_that_changes_is_left_to_its_worker() -> None:

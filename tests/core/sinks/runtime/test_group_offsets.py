@@ -1,6 +1,7 @@
 """What a sink does if the log is not the one that the group's offsets are of, or lacks them."""
 
 import pytest
+from confluent_kafka import KafkaError
 
 from sessionary.sinks.core.intent import Intent
 from sessionary.sinks.runtime.blocked_partitions import RETRY_S
@@ -52,6 +53,22 @@ def test_a_gap_that_is_accepted_is_left_behind() -> None:
     assert written(rig, 0) == [5, 6, 7]
     assert blocked(rig, 0, "log_gap") is None
     assert rig.kafka.offsets[0][0] == 8
+
+
+@pytest.mark.parametrize("accept_gaps", ["", "0"])
+def test_a_report_of_another_offset_is_no_loss(accept_gaps: str) -> None:
+    rig = SinkRig(accept_gaps=accept_gaps)
+    rig.kafka.append_records(0, 4)
+    lacked = KafkaError(KafkaError._AUTO_OFFSET_RESET)
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0),
+        lambda: None,
+        lambda: rig.kafka.deliver_error(lacked, 1 << 62),
+        lambda: rig.kafka.append_records(0, 2),
+        lambda: rig.advance(1.0),
+    )
+    assert blocked(rig, 0, "log_truncated") is None
+    assert written(rig, 0) == [0, 1, 2, 3, 4, 5]
 
 
 def test_an_offset_beyond_the_log_s_end_halts_the_partition() -> None:

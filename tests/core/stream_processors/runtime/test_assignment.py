@@ -220,7 +220,7 @@ SKIP = RecordSkip(4, 6, "it is damaged", "alice", Halted("batch_unreadable", "re
     [
         (SKIP, Lost("no answer"), SKIP),
         (GapAcceptance("gone", "alice"), Lost("no answer"), GapAcceptance("gone", "alice")),
-        (TruncationAcceptance("gone", "alice"), Lost("no answer"), TruncationAcceptance("gone", "alice")),
+        (TruncationAcceptance("gone", "alice"), Lost("no answer"), None),  # a part may be committed
         (ClockSetting(1_000, 7, "it leapt", "alice"), Lost("no answer"), None),  # the time has passed
         (SKIP, ZeroDivisionError(), None),  # it may be the cause
     ],
@@ -238,6 +238,44 @@ def test_a_decision_outlasts_a_lost_partition(
         await bench.fail_all(error)
         await bench.seen(functools.partial(bench.is_replaced, former))
         assert bench.assignment.owners[0].decision_left == left
+
+    run(story)
+
+
+def test_a_decision_outlasts_a_rebalance_that_leaves_the_partition_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 3_600.0)
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S_MAX", 3_600.0)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        await bench.fail_all(Halted("batch_unreadable", "reported so"))
+        bench.assignment.reopen_partition(0, SKIP)
+        bench.assignment.begin_rebalance()
+        await bench.fail_all(Lost("fenced"))
+        bench.assignment.take_assignment([0])
+        assert bench.assignment.owners[0].decision_left == SKIP
+        bench.assignment.take_assignment([])
+        bench.assignment.take_assignment([0])
+        assert bench.assignment.owners[0].decision_left is None, "it was another worker's in between"
+
+    run(story)
+
+
+def test_a_decision_does_not_outlast_losses_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 0.001)
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S_MAX", 0.008)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        await bench.fail_all(Halted("batch_unreadable", "reported so"))
+        bench.assignment.reopen_partition(0, SKIP)
+        left: list[OperatorDecision | None] = []
+        for _ in range(4):
+            former = bench.assignment.owners[0]
+            await bench.fail_all(Lost("no answer"))
+            await bench.seen(functools.partial(bench.is_replaced, former))
+            left.append(bench.assignment.owners[0].decision_left)
+        assert left == [SKIP, SKIP, None, None], "then the partition shows again why it is halted"
 
     run(story)
 

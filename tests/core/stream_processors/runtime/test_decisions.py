@@ -1,5 +1,6 @@
 """What is read of the records that an operator skips, if one of their batches cannot be read."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sessionary.stream_processors.runtime.decisions import (
     PendingDecision,
     RecordSkip,
     SkippedRecords,
+    TruncationAcceptance,
     _skipped_offsets,
     fill_log,
     find_replaced,
@@ -77,7 +79,7 @@ def test_a_batch_that_cannot_be_read_is_skipped_to_its_end(
 ) -> None:
     log = DamagedLog(range(5, 5 + size), 5 + size + after, leaves_over=leaves_over)
     assert read_log(monkeypatch, log, 5, 5) == ([], 5 + size)
-    assert log.assigned <= 25, "the end is searched for by halves"
+    assert log.assigned <= 25 * (1 + leaves_over), "the end is searched for by halves"
     middle = 5 + size // 2
     assert read_log(monkeypatch, log, middle, middle) == ([], 5 + size)
 
@@ -226,3 +228,20 @@ def test_a_skip_without_a_leader_epoch_raises_the_clock_to_the_last_stamp_unless
     assert (caught.value.reason, caught.value.offset, caught.value.clears_in_s) == ("clock_ahead", 5, 1.5)
     for clock_ms in (9_000, 9_001):  # it never goes back, and where it stays no worker's clock matters
         assert _skipped_offsets(SKIP, POSITION._replace(clock_ms=clock_ms), unknown, 0.0).clock_ms == clock_ms
+
+
+def test_a_log_that_an_open_transaction_cuts_is_not_filled_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    filled: list[int] = []
+    monkeypatch.setattr(decisions, "probe_log", lambda *_: LogProbe(0, 2))  # the stable offset stays
+    monkeypatch.setattr(decisions, "fill_log", lambda *_: filled.append(1))
+    bench = OwnerBench()
+    state = bench.context.job.new_state(0)
+    state.load_position(POSITION)
+    decision = PendingDecision(bench.context, 0, TruncationAcceptance("power loss", "alice"))
+
+    async def commit(_decide: object) -> None:
+        raise AssertionError("nothing was found that may be committed")
+
+    with pytest.raises(Halted, match="an open transaction lies there") as caught:
+        asyncio.run(decision.carry_out_at_opening(state, commit))
+    assert (caught.value.reason, filled) == ("log_truncated", [1])

@@ -7,6 +7,7 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
 from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
 
@@ -18,6 +19,7 @@ class FakeOwner:
         self.is_open = True
         self.state = self
         self.position = Position(position, 0, 0, 0, 0)
+        self.decision_left = GapAcceptance("gone", "alice")
 
 
 class FakeAssignment:
@@ -26,8 +28,9 @@ class FakeAssignment:
         self.reopened = 0
         self.faults: list[Halted] = []
 
-    def reopen_partition(self, partition: int) -> None:
+    def reopen_partition(self, partition: int, decision: OperatorDecision | None) -> None:
         self.reopened += 1
+        assert decision == self.owners[partition].decision_left, "a decision outlasts it"
 
     def halt_partition(self, partition: int, fault: Halted) -> None:
         self.faults.append(fault)

@@ -146,8 +146,9 @@ class PartitionApi:
         setting = ClockSetting(broker.stamp_ms, broker.offset, reason, caller.principal)
         self._assignment.reopen_partition(partition, setting)
         owner = self._assignment.owners[partition]
-        if not await owner.wait_until(lambda position: position.clock_repairs != former, _OPEN_S) and owner.is_open:
-            raise not_ready(f"partition {partition} is open, but its clock could not be set just now")
+        is_set = await owner.wait_until(lambda position: position.clock_repairs != former, _OPEN_S)
+        if not is_set and owner.halted is None:
+            raise not_ready(f"the clock of partition {partition} could not be set just now")
         return json_response(self._document(owner))
 
     def _parse_partition(self, request: Request) -> int:
@@ -303,8 +304,9 @@ def has_known_position(owner: PartitionOwner) -> bool:
 
 
 def state_of_owner(owner: PartitionOwner) -> str:
-    """Return `halted`, `open` or `opening`."""
-    return "halted" if owner.halted else "open" if owner.is_open else "opening"
+    """Return `halted`, `open` or `opening`: also while an operator's decision is carried out."""
+    is_open = owner.is_open and owner.decision_left is None
+    return "halted" if owner.halted else "open" if is_open else "opening"
 
 
 def _documents_by_partition(answer: Any) -> dict[int, dict[str, Any]]:

@@ -33,7 +33,7 @@ class StateOwner:
         self.halted_at_ms = None if halted is None else 1_700_000_000_000
         self.recent_verdicts = RecentVerdicts()
         self.accesses: list[Any] = []
-        self.commits, self.notifications = 1, BriefNotifications()
+        self.commits, self.notifications, self.decision_left = 1, BriefNotifications(), None
 
     @property
     def committed_s(self) -> float:

@@ -41,6 +41,7 @@ class FakeOwner:
         self.halted_at_ms = 1_700_000_000_000 if halted else None
         self.state, self.live, self.position = self, 3, Position(70, 0, 0, 7, 0, decisions=(SKIP,))
         self.waited: list[float] = []
+        self.decision_left: OperatorDecision | None = None
 
     async def wait_until(self, is_reached: Callable[[Position], bool], timeout_s: float) -> bool:
         self.waited.append(timeout_s)
@@ -58,6 +59,8 @@ class RetryAssignment(FakeAssignment):
         super().__init__()
         self.owners = {owner.partition: owner for owner in owners}
         self._next_halted = next_halted
+        self.opens = True
+        self.defers = False  # whether a decision is carried out later than its answer
         self.reopened: list[int] = []
         self.decisions: list[OperatorDecision] = []
 
@@ -65,7 +68,8 @@ class RetryAssignment(FakeAssignment):
         self.reopened.append(partition)
         if decision is not None:
             self.decisions.append(decision)
-        self.owners[partition] = FakeOwner(partition, self._next_halted)
+        self.owners[partition] = FakeOwner(partition, self._next_halted, self.opens)
+        self.owners[partition].decision_left = decision if self.defers else None
 
 
 async def list_partitions(server: Server) -> list[dict[str, Any]]:
@@ -257,6 +261,20 @@ def test_only_the_record_at_which_a_partition_is_halted_can_be_skipped(tmp_path:
     assert assignment.decisions == [RecordSkip(70, last, "why", "on-call", fault) for last in (70, 75)]
 
 
+def test_a_partition_is_not_open_before_its_decision_is_carried_out(tmp_path: Path) -> None:
+    assignment = RetryAssignment(FakeOwner(1, Halted("judge_failed", "reported so", offset=70)))
+    assignment.defers = True
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"skip", {"offset": 70, "reason": "why"})
+            assert (answer.status, answer.body["state"]) == (200, "opening")
+            (listed,) = (one for one in await list_partitions(server) if one["partition"] == 1)
+            assert listed["state"] == "opening"
+
+    asyncio.run(story())
+
+
 def test_a_halt_at_no_record_has_none_to_skip(tmp_path: Path) -> None:
     assignment = RetryAssignment(FakeOwner(1, GAP))
 
@@ -355,6 +373,19 @@ def test_a_clock_is_set_to_the_time_of_the_broker(
     assert assignment.decisions == [ClockSetting(1_700_000_000_000, 93, "it leapt", "on-call")]
     assert broker.asked == [1]
     assert len(assignment.owners[1].waited) == 1
+
+
+def test_a_clock_whose_partition_is_lost_meanwhile_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assignment = RetryAssignment(ClockOwner(AHEAD))
+    assignment.opens = False
+    AskedBroker(monkeypatch)
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"repair-clock", {"reason": "it leapt"})
+            assert (answer.status, answer.body["reason"]) == (503, "not_ready")
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(

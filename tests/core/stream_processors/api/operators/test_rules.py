@@ -37,6 +37,7 @@ class FakeOwner:
         self.partition, self.halted, self.is_open = partition, halted, opened and halted is None
         self.state, self.position = self, Position(70, 0, 0, 7, 0)
         self.requests: list[RulesRequest] = []
+        self.decision_left = None
         self._begins = begins
 
     def request_rules(self, request: RulesRequest) -> None:

@@ -129,7 +129,7 @@ def _show_reopened(
     if found["state"] == "halted":
         raise CheckFailed(f"{describe_halt(found)}; its cause is still there")
     if found["state"] == "opening":
-        print_message(f"partition {partition} still reads its changelog; see: sessionary partition list")
+        print_message(f"partition {partition} is not open yet; see: sessionary partition list")
 
 
 def _instant(at_ms: int | None) -> str | None:

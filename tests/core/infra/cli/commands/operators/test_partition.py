@@ -65,7 +65,7 @@ def test_a_retry_prints_the_partition_and_fails_if_it_is_halted_again(
 ) -> None:
     for answer, code, reported in (
         (partition(1), 0, ""),
-        (partition(1, "opening"), 0, "still reads its changelog; see: sessionary partition list"),
+        (partition(1, "opening"), 0, "is not open yet; see: sessionary partition list"),
         (HALTED, 1, "log_gap: the log begins at 7; its cause is still there"),
     ):
         api.answers = {RETRY: (200, answer)}
