@@ -338,7 +338,7 @@ class _Repair:
         for n, name in enumerate(names[: names.index(number)]):
             values = sorted({identity[n] for identity in identities})
             if len(values) <= _LEADING:
-                leading += f" AND {name} IN ({', '.join(map(_quoted, values) if name in _TEXTS else values)})"
+                leading += f" AND {name} IN ({', '.join(map(_quote_text, values) if name in _TEXTS else values)})"
         stored: set[tuple[str, ...]] = set()
         for part in _parts(sought):
             query = (
@@ -356,7 +356,7 @@ class _Repair:
         """
         left = list(records)
         for attempt in range(_ATTEMPTS):
-            group = f"repair:{_digest('', (record.offset for record in left))}:{attempt}"
+            group = f"repair:{_digest(record.offset for record in left)}:{attempt}"
             writer = BlockWriter(self._definition, self._settings, self._metrics, self._decoder, group=group)
             try:
                 block = RecordBlock(left[0].offset, left[-1].offset, left, None, None, self._topic_id)
@@ -378,15 +378,15 @@ def _not_kept(what: str) -> OperatorError:
     )
 
 
-def _digest(place: str, offsets: Iterator[int] | Sequence[int]) -> str:
-    return hashlib.sha256(f"{place}{_list(offsets)}".encode()).hexdigest()[:32]
+def _digest(offsets: Iterator[int] | Sequence[int]) -> str:
+    return hashlib.sha256(_list(offsets).encode()).hexdigest()[:32]
 
 
 def _list(numbers: Iterator[int] | Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Return a text as a literal of ClickHouse."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
@@ -423,53 +423,82 @@ def repair_run_events(
         f"SELECT as_select FROM system.tables WHERE database = currentDatabase() AND name = '{_FILLS}'"
     )
     names = fetch_rows(f"SELECT name FROM system.columns WHERE database = currentDatabase() AND table = '{_FILLED}'")
-    period = f"appended_at >= fromUnixTimestamp64Milli({since_ms}, 'UTC')"
+    columns, select = ", ".join(str(row["name"]) for row in names), str(view["as_select"])
+    period = f"appended_at >= fromUnixTimestamp64Milli(toInt64({since_ms}), 'UTC')"
     if until_ms is not None:
-        period += f" AND appended_at < fromUnixTimestamp64Milli({until_ms}, 'UTC')"
+        period += f" AND appended_at < fromUnixTimestamp64Milli(toInt64({until_ms}), 'UTC')"
+    found = left = _find_unfilled(fetch_rows, select, period, late_s)
+    client = connect(settings, settings.sink_insert_timeout_s)
+    try:
+        for attempt in range(_ATTEMPTS):
+            lacking = [(one, part) for one in left for part in _parts(one.missing)]
+            if not lacking:
+                break
+            for one, part in lacking:
+                # As for a sink's rows: what another repair inserts too has the same token.
+                token = f"repair:{one.topic_id}:{one.partition}:{_digest(part)}:{attempt}"
+                place = f"topic_id = '{one.topic_id}' AND source_partition = {one.partition}"
+                run_statement(
+                    client,
+                    f"INSERT INTO {settings.clickhouse_database}.{_FILLED} ({columns}) "
+                    f"SELECT {columns} FROM ({select}) WHERE {place} AND source_offset IN ({_list(part)}) ORDER BY ALL "
+                    f"SETTINGS insert_deduplicate = 1, insert_deduplication_token = '{token}'",
+                )
+            left = _find_unfilled(fetch_rows, select, period, late_s)
+        else:
+            one, part = lacking[0]
+            raise _not_kept(f"{len(part)} rows of {_FILLED}-{one.partition}, from offset {part[0]} on,")
+    finally:
+        client.close()
+    results = []
+    for one in found:
+        first, last = (one.missing[0], one.missing[-1]) if one.missing else (None, None)
+        counts = one.wanted, len(one.missing), 0
+        results.append(RepairedPartition(_FILLED, one.partition, *counts, first, last, None, 0, one.lost))
+    return results
+
+
+class _Unfilled(NamedTuple):
+    """What history calls for in a partition.
+
+    Attributes:
+        topic_id: Kafka's id of the topic.
+        partition: The partition.
+        wanted: The number of rows.
+        missing: The offsets of those that are not there.
+        lost: How many more are not there, and cannot be made.
+    """
+
+    topic_id: str
+    partition: int
+    wanted: int
+    missing: list[int]
+    lost: int
+
+
+def _find_unfilled(fetch_rows: FetchRows, select: str, period: str, late_s: int) -> list[_Unfilled]:
+    """`select`: the query of the view; `period`: a condition on `appended_at`."""
     place = "topic_id, source_partition, source_offset"
     late = f"SELECT {place} FROM history WHERE {period} AND landed_at > now64(3) - toIntervalSecond({late_s})"
     columns = "topic_id, source_partition, toUInt64(source_offset) AS place"
     found = fetch_rows(
-        "SELECT topic_id, source_partition, bitmapCardinality(wanted) AS read, "
+        "SELECT topic_id, source_partition, bitmapCardinality(wanted) AS wanted_rows, "
         "bitmapToArray(bitmapAndnot(wanted, stored)) AS missing, "
         "bitmapCardinality(bitmapAndnot(expired, stored)) AS lost FROM "
         "(SELECT topic_id, source_partition, groupBitmapStateIf(place, NOT is_stored AND NOT is_expired) AS wanted, "
         "groupBitmapStateIf(place, NOT is_stored AND is_expired) AS expired, "
         "groupBitmapStateIf(place, is_stored) AS stored FROM "
         f"(SELECT {columns}, false AS is_stored, personal_expires <= now() AS is_expired "
-        f"FROM ({view['as_select']}) WHERE {period} AND {_KEPT} AND ({place}) NOT IN ({late}) "
+        f"FROM ({select}) WHERE {period} AND {_KEPT} AND ({place}) NOT IN ({late}) "
         f"UNION ALL SELECT {columns}, true, false FROM {_FILLED} WHERE {period}) "
-        "GROUP BY topic_id, source_partition) ORDER BY source_partition, topic_id"
+        "GROUP BY topic_id, source_partition) WHERE wanted_rows > 0 OR lost > 0 "
+        "ORDER BY source_partition, topic_id"
     )
-    filled = ", ".join(str(row["name"]) for row in names)
-    results = []
-    client = connect(settings, settings.sink_insert_timeout_s)
-
-    def insert(where: str, offsets: Sequence[int]) -> None:
-        """Insert rows of a partition until they are there; as `_Repair._insert` does."""
-        left = list(offsets)
-        for attempt in range(_ATTEMPTS):
-            token = f"repair:{_FILLED}:{_digest(where, left)}:{attempt}"
-            run_statement(
-                client,
-                f"INSERT INTO {settings.clickhouse_database}.{_FILLED} ({filled}) "
-                f"SETTINGS insert_deduplication_token = '{token}' SELECT {filled} "
-                f"FROM ({view['as_select']}) WHERE {where} AND source_offset IN ({_list(left)}) ORDER BY ALL",
-            )
-            query = f"SELECT source_offset FROM {_FILLED} WHERE {where} AND source_offset IN ({_list(left)})"
-            left = sorted({*left} - {int(row["source_offset"]) for row in fetch_rows(query)})
-            if not left:
-                return
-        raise _not_kept(f"{len(left)} rows of {_FILLED}, from offset {left[0]} on, {where},")
-
-    try:
-        for row in found:
-            partition, missing = int(row["source_partition"]), sorted(map(int, row["missing"]))
-            for part in _parts(missing):
-                insert(f"topic_id = '{row['topic_id']}' AND source_partition = {partition}", part)
-            first, last = (missing[0], missing[-1]) if missing else (None, None)
-            counts = int(row["read"]), len(missing), 0
-            results.append(RepairedPartition(_FILLED, partition, *counts, first, last, None, 0, int(row["lost"])))
-    finally:
-        client.close()
-    return results
+    return [
+        _Unfilled(
+            *(str(row["topic_id"]), int(row["source_partition"]), int(row["wanted_rows"])),
+            sorted(map(int, row["missing"])),
+            int(row["lost"]),
+        )
+        for row in found
+    ]

@@ -96,7 +96,7 @@ def compare_topics(
         return TopicComparison([], notes)
     period = (
         f"started_at >= toDateTime({int(first_s)}, 'UTC') AND started_at < toDateTime({_LAST_S}, 'UTC') "
-        f"AND landed_at <= fromUnixTimestamp64Milli({landed_ms}, 'UTC')"
+        f"AND landed_at <= fromUnixTimestamp64Milli(toInt64({landed_ms}), 'UTC')"
     )
     notes += _fetch_uncounted(fetch_rows, period)
     known = _fetch_counts(fetch_rows, period, firsts_s)

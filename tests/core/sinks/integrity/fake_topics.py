@@ -197,7 +197,7 @@ class FakeBatches:
             return [{"landed_ms": int(self.now_s * 1_000) - int(found[1])}]
         since, landed = (
             int(re.findall(rf"{pattern}\((\d+)", query)[0])
-            for pattern in ("started_at >= toDateTime", "landed_at <= fromUnixTimestamp64Milli")
+            for pattern in ("started_at >= toDateTime", r"landed_at <= fromUnixTimestamp64Milli\(toInt64")
         )
         rows = [row for row in self.rows if row.started_s >= since and row.landed_s * 1_000 <= landed]
         self.scanned.append([row.number for row in rows])
