@@ -19,6 +19,7 @@ from sessionary.stream_processors.runtime.changelog import RecoveryProgress, rec
 from sessionary.stream_processors.runtime.log_identity import LogClient, TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, SETTINGS, ChangelogEntry, StoreRig
@@ -319,3 +320,37 @@ def test_a_broker_that_does_not_answer_about_its_logs_loses_the_partition(monkey
         client.ask_changelog_end(3)
     ends[3] = LogEnd(70, 1)
     assert client.ask_changelog_end(3) == 70
+
+
+def test_partitions_that_open_in_a_row_share_one_answer_about_their_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(_connection: object, topic: str, _timeout_s: float) -> str:
+        asked.append(topic)
+        return f"id {len(asked)}"
+
+    monkeypatch.setattr(log_identity, "ask_topic_id", answer)
+    monkeypatch.setattr(log_identity, "_IDS_S", 60.0)
+    client = LogClient(SETTINGS)
+    assert [client.ask_ids() for _ in range(3)] == [("id 1", "id 2")] * 3
+    client._ids_s -= 60.0  # as if that time had passed
+    assert client.ask_ids() == ("id 3", "id 4")
+
+
+def test_what_shows_a_former_fold_is_asked_in_a_recovery_turn(recovery: FakeRecovery) -> None:
+    held: list[int] = []
+
+    async def story() -> None:
+        def find_none(_partition: int, _position: Position) -> list[str]:
+            held.append(bench.context.recovery_turns._value)
+            return []
+
+        bench = OwnerBench(find_traces=find_none)
+        recovery.gate.release(3)
+        bench.assignment.take_assignment(range(3))
+        await bench.seen(lambda: all(owner.is_open for owner in bench.assignment.owners.values()))
+        assert len(held) == 3
+        assert max(held) < RECOVERIES_MAX
+        await bench.assignment.close()
+
+    asyncio.run(story())
