@@ -183,7 +183,7 @@ def _first_committed(reader: Consumer, place: TopicPartition) -> int | None:
     message = reader.poll(_PROBE_S)
     if message is None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    if (error := message.error()) is None:
+    if (error := message.error()) is None or is_unreadable_batch(message):
         return message.offset()
     if error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)
