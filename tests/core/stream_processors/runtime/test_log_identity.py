@@ -232,6 +232,10 @@ def acknowledgement(offset: int, number: int = 7) -> Message:
     return message(0, offset, encode_record(BatchAcknowledged(0, number, 0, "w")))
 
 
+def damaged(offset: int) -> Message:
+    return message(0, offset, error=KafkaError(KafkaError._BAD_MSG))
+
+
 def traces_of(
     monkeypatch: pytest.MonkeyPatch,
     offset: int = -1001,
@@ -263,6 +267,7 @@ def traces_of(
         ({"offset": 12}, ["has committed its offset 12"]),
         ({"batches": (0, 9), "records": [batch(3, 1)]}, ["batches has its records from offset 3 on"]),
         ({"batches": (0, 9), "records": [acknowledgement(2), batch(4, 1)]}, ["batches has its records from offset 4"]),
+        ({"batches": (0, 9), "records": [damaged(2)]}, ["batches has its records from offset 2"]),
         ({"batches": (7, 7), "audit": (3, 3)}, ["batches begins at offset 7", "audit begins at offset 3"]),
         ({"batches": (7, 7), "offset": 12}, ["has committed its offset 12", "batches begins at offset 7"]),
     ],
@@ -289,7 +294,7 @@ def test_a_group_whose_offset_is_not_known_shows_neither(monkeypatch: pytest.Mon
         ((0, 9), [batch(3, 7), batch(5, 8), acknowledgement(7, 8)], 8),
         ((0, 900), [batch(0, 70), batch(850, 7)], None),  # what is long past is not read
         ((0, 900), [batch(850, 8), message(0, 851, b"of a later release")], 8),
-        ((0, 9), [batch(3, 8), message(0, 5, error=KafkaError(KafkaError._BAD_MSG)), batch(6, 9)], 8),
+        ((0, 9), [batch(3, 8), damaged(5), batch(6, 9)], 8),
     ],
 )
 def test_a_later_batch_shows_that_a_position_is_not_the_last_one(
