@@ -9,6 +9,9 @@
 A `PartitionOwner` is used once: a partition that leaves and comes back gets a new one. One that
 stays in a rebalance keeps its owner. Readers see committed state only, and none at all until a
 transaction shows that the partition is still this worker's.
+
+This is one module because opening, loop and end commit by the same transaction, and change the same
+few fields.
 """
 
 import asyncio
