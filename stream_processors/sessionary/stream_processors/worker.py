@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 
 from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.schemas.kafka.log_progress import LogEnd, LogEndClient, LogProgress, StalledPartition
-from sessionary.schemas.telemetry.role_logs import end_hung_process, role_logger
+from sessionary.schemas.telemetry.role_logs import end_hung_process, error_fields, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.rules import RulesApi
@@ -106,6 +106,7 @@ class Processor:
         self._fetcher = Fetcher(settings)
         self._fold_progress = LogProgress()
         self._looped_s = self._watched_s = time.monotonic()
+        self._knows_topic_ids = True  # by the last answer
         self._ticker = Ticker(settings, self._metrics)
         self._event_sender = EventSender(settings)
         self._temporary = temporary_state_folder(settings)
@@ -361,8 +362,13 @@ class Processor:
         """Return the ids of the topics; None without an answer, to be asked again."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._executor, ask_topic_ids, connection, self._settings.topics)
-        except KafkaException:
+            ids = await loop.run_in_executor(self._executor, ask_topic_ids, connection, self._settings.topics)
+            self._knows_topic_ids = True
+            return ids
+        except KafkaException as error:
+            if self._knows_topic_ids:  # the first failure in a row
+                _log.warning("whether the topics were made again is not known: %(error)s", **error_fields(error))
+            self._knows_topic_ids = False
             return None
         finally:
             self._watched_s = time.monotonic()

@@ -7,7 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
+from confluent_kafka import KafkaError as DriverError
+from confluent_kafka import KafkaException
 
+from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.stream_processors import worker
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import ProcessorFailed
@@ -92,3 +95,22 @@ def test_ticks_that_wait_count_as_folded_for_readiness_and_for_the_groups_offset
         await processor.assignment.close()
 
     asyncio.run(story())
+
+
+def test_a_question_about_the_topics_that_fails_is_logged_and_halts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> TopicIds:
+        raise KafkaException(DriverError(DriverError.TOPIC_AUTHORIZATION_FAILED))
+
+    monkeypatch.setattr(worker, "ask_topic_ids", refuse)
+
+    async def story() -> None:
+        settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", api_port=0)
+        processor = Processor(settings, str(tmp_path))
+        for _ in range(2):
+            assert await processor._ask_topic_ids(AdminConnection(settings)) is None
+        await processor.assignment.close()
+
+    asyncio.run(story())
+    assert caplog.text.count("whether the topics were made again is not known") == 1

@@ -272,15 +272,17 @@ def _offset_range(reader: Consumer, topic: TopicPartition) -> tuple[int, int]:
 
 
 def _next_message(reader: Consumer, topic: TopicPartition) -> Message | None:
-    """Return the next record, or the report of a batch that cannot be read.
+    """Return the next record, or the report of a batch that cannot be read; None at the log's end.
 
-    None at the log's end, or if the broker sends none for 5 s.
+    Raises `KafkaException` if the broker sends neither for 5 s: a silent one shows nothing.
     """
     message = reader.poll(_PROBE_S)
     if message is not None and is_left_over(message, topic.offset):
         reader.assign([topic])  # fetching stopped there
         message = reader.poll(_PROBE_S)
-    if message is None or (error := message.error()) is None or is_unreadable_batch(message):
+    if message is None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    if (error := message.error()) is None or is_unreadable_batch(message):
         return message
     if error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)

@@ -9,6 +9,9 @@
 A `PartitionOwner` is used once: a partition that leaves and comes back gets a new one. One that
 stays in a rebalance keeps its owner. Readers see committed state only, and none at all until a
 transaction shows that the partition is still this worker's.
+
+This is one module because opening, loop and end commit by the same transaction, and change the same
+few fields.
 """
 
 import asyncio
@@ -389,18 +392,20 @@ class PartitionOwner:
         self._restore_truncation()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
+        if position.log_truncated is None:
+            self._unkept_truncation = None
         log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
         if position.log_truncated is not None:
             if not log.shows_folded_record(position):
                 raise LogTruncated(position.log_truncated, position.log_lost_from)
             self.state.load_position(position := position._replace(log_truncated=None, log_lost_from=None))
+            self._unkept_truncation = None
         await context.save_rows(self._store, {}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
         self._sought_s = time.monotonic()
         self._fetch_from_position()
-        self._unkept_truncation = None
         self.is_open, self.committed_s = True, time.monotonic()
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)

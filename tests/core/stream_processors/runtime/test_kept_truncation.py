@@ -173,6 +173,33 @@ def test_a_truncation_that_could_not_be_kept_is_void_once_another_owner_has_fold
     run(story)
 
 
+def test_an_accepted_truncation_that_was_not_kept_does_not_come_back(
+    run: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FailingWriter, "failures", 1)
+
+    def lose(*_: object) -> LogProbe:
+        raise Lost("reported so")
+
+    async def story(rig: Rig) -> None:
+        monkeypatch.setattr(partition_owner, "TransactionWriter", FailingWriter)
+        await rig.halts()
+        rig.log = GROWN
+        with monkeypatch.context() as patch:
+            patch.setattr(partition_owner, "probe_log", lose)
+            owner = rig.own(TruncationAcceptance("power loss", "alice"), rig.last)
+            with pytest.raises(Lost):
+                await owner.task
+        rig.position = owner.state.position
+        owner = rig.own(former=owner)
+        await rig.seen(lambda: owner.is_open or owner.task.done())
+        assert owner.is_open, owner.halted
+        owner.request_end()
+        await owner.task
+
+    run(story)
+
+
 def test_a_loss_that_an_open_partition_notices_is_kept_too(run: Callable[[Story], None]) -> None:
     async def story(rig: Rig) -> None:
         rig.log = FOLDED

@@ -19,6 +19,7 @@ from sessionary.stream_processors.runtime.changelog import RecoveryProgress, rec
 from sessionary.stream_processors.runtime.log_identity import LogClient, TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, SETTINGS, ChangelogEntry, StoreRig
@@ -231,6 +232,10 @@ def acknowledgement(offset: int, number: int = 7) -> Message:
     return message(0, offset, encode_record(BatchAcknowledged(0, number, 0, "w")))
 
 
+def damaged(offset: int) -> Message:
+    return message(0, offset, error=KafkaError(KafkaError._BAD_MSG))
+
+
 def traces_of(
     monkeypatch: pytest.MonkeyPatch,
     offset: int = -1001,
@@ -262,6 +267,7 @@ def traces_of(
         ({"offset": 12}, ["has committed its offset 12"]),
         ({"batches": (0, 9), "records": [batch(3, 1)]}, ["batches has its records from offset 3 on"]),
         ({"batches": (0, 9), "records": [acknowledgement(2), batch(4, 1)]}, ["batches has its records from offset 4"]),
+        ({"batches": (0, 9), "records": [damaged(2)]}, ["batches has its records from offset 2"]),
         ({"batches": (7, 7), "audit": (3, 3)}, ["batches begins at offset 7", "audit begins at offset 3"]),
         ({"batches": (7, 7), "offset": 12}, ["has committed its offset 12", "batches begins at offset 7"]),
     ],
@@ -288,7 +294,7 @@ def test_a_group_whose_offset_is_not_known_shows_neither(monkeypatch: pytest.Mon
         ((0, 9), [batch(3, 7), batch(5, 8), acknowledgement(7, 8)], 8),
         ((0, 900), [batch(0, 70), batch(850, 7)], None),  # what is long past is not read
         ((0, 900), [batch(850, 8), message(0, 851, b"of a later release")], 8),
-        ((0, 9), [batch(3, 8), message(0, 5, error=KafkaError(KafkaError._BAD_MSG)), batch(6, 9)], 8),
+        ((0, 9), [batch(3, 8), damaged(5), batch(6, 9)], 8),
     ],
 )
 def test_a_later_batch_shows_that_a_position_is_not_the_last_one(
@@ -319,3 +325,37 @@ def test_a_broker_that_does_not_answer_about_its_logs_loses_the_partition(monkey
         client.ask_changelog_end(3)
     ends[3] = LogEnd(70, 1)
     assert client.ask_changelog_end(3) == 70
+
+
+def test_partitions_that_open_in_a_row_share_one_answer_about_their_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(_connection: object, topic: str, _timeout_s: float) -> str:
+        asked.append(topic)
+        return f"id {len(asked)}"
+
+    monkeypatch.setattr(log_identity, "ask_topic_id", answer)
+    monkeypatch.setattr(log_identity, "_IDS_S", 60.0)
+    client = LogClient(SETTINGS)
+    assert [client.ask_ids() for _ in range(3)] == [("id 1", "id 2")] * 3
+    client._ids_s -= 60.0  # as if that time had passed
+    assert client.ask_ids() == ("id 3", "id 4")
+
+
+def test_what_shows_a_former_fold_is_asked_in_a_recovery_turn(recovery: FakeRecovery) -> None:
+    held: list[int] = []
+
+    async def story() -> None:
+        def find_none(_partition: int, _position: Position) -> list[str]:
+            held.append(bench.context.recovery_turns._value)
+            return []
+
+        bench = OwnerBench(find_traces=find_none)
+        recovery.gate.release(3)
+        bench.assignment.take_assignment(range(3))
+        await bench.seen(lambda: all(owner.is_open for owner in bench.assignment.owners.values()))
+        assert len(held) == 3
+        assert max(held) < RECOVERIES_MAX
+        await bench.assignment.close()
+
+    asyncio.run(story())
