@@ -151,23 +151,30 @@ class ToolCallUnresolved(ToolCallError):
 
 
 class ToolCallOverdue(ToolCallError):
-    """The call was made, but its outcome was rejected: its limit was over, and others settled it.
+    """The call was made and ended after its limit, and its outcome was rejected.
 
     The record of the key says something else, and another try may have been made.
 
     Attributes:
         reason: Why the outcome was rejected.
+        state: The state of the call's record; None if the record is gone.
+        result: The result of the call, so that it is not lost.
     """
 
-    def __init__(self, tool_name: str, idem_key: str, limit_ms: int, reason: RejectionReason) -> None:
+    def __init__(
+        self, tool_name: str, idem_key: str, limit_ms: int, reason: RejectionReason, state: str | None, result: Any
+    ) -> None:
+        record = "is gone" if state is None else f"is {state}"
         super().__init__(
             tool_name,
             idem_key,
             f"tool call {idem_key} of {tool_name} ended after its limit of {limit_ms} ms, and its result was rejected: "
-            f"{reason}. Its record was settled meanwhile: compare it with what the tool did (sessionary session "
-            "timeline), and give the tool a longer deadline",
+            f"{reason}; its record {record}. Compare that with what the tool did (sessionary session timeline), and "
+            "give the tool a longer deadline",
         )
         self.reason: RejectionReason = reason
+        self.state = state
+        self.result = result
 
 
 class ToolCallFailed(ToolCallError):

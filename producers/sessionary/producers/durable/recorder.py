@@ -115,7 +115,18 @@ class Recorder(NamedTuple):
         Raises as `send_acknowledged` and `fetch` do; `Unavailable` if its verdict is not kept.
         """
         pending = self.send(payload, fields)
-        log_position = wait_recorded(pending, pending.event_type, self.timeout_s)
+        return self.find_judged(pending, wait_recorded(pending, pending.event_type, self.timeout_s), fetch)
+
+    def find_judged(
+        self,
+        pending: SentEvent,
+        log_position: LogPosition | None,
+        fetch: Callable[[LogPosition | None], CallView | RunView | None],
+    ) -> Judged:
+        """Fetch the record that an event in the log concerns, once the event is judged.
+
+        Raises as `fetch` does; `Unavailable` if the verdict is not kept.
+        """
         record = fetch(log_position)
         verdict = self._verdict_of(pending, log_position, record)
         if verdict.applied and record is None:  # nothing would stop a repetition

@@ -19,10 +19,10 @@ from sessionary.producers.durable.errors import (
 )
 from sessionary.producers.durable.flow import Call, Do, Flow, Wait
 from sessionary.producers.durable.large_values import TOOL_RESULT, StoredText, load_value, lost_text, store_value
-from sessionary.producers.durable.recorder import Judged, Recorder
+from sessionary.producers.durable.recorder import Judged, Recorder, wait_recorded
 from sessionary.producers.errors import Invalid, Rejected, SessionaryError, Unavailable
 from sessionary.producers.ports import Json
-from sessionary.producers.run_ports import CallView
+from sessionary.producers.run_ports import CallView, LogPosition
 from sessionary.schemas.events import Payload, ToolCallResolved, ToolCallStarted, ToolCallSucceeded
 from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent
 from sessionary.schemas.ids import derived_id
@@ -137,8 +137,7 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
             return stored.result
         if not failures:
             yield from plan.reach_border(policy, "before")
-        if call.is_overdue():
-            yield from call.give_up()
+        if not (yield from call.may_be_made()):
             continue
         try:
             with plan.inside(call.reservation):
@@ -210,27 +209,18 @@ class ReservedCall:
             if self.known is None:
                 return None
 
-    def is_overdue(self) -> bool:
-        """Return whether the limit of a try may be over: then another process may have the key.
+    def may_be_made(self) -> Flow[bool]:
+        """Return whether the try is still this process's; ask if its limit may be over.
 
-        False for a call without an effect, which may be made twice. The processor counts from the
-        record's arrival, this from before it was sent. Between this look and the call, the process
-        may still be stopped.
+        Only for a call with an effect: another one may be made twice. Between this look and the
+        call, the process may still be stopped. If False, the key can be reserved again. Raises
+        `Unavailable` if that happens a third time.
         """
-        return self._policy.side_effect and (self._recorder.waits.now_s() - self._asked_s) * 1_000 >= self._limit_ms()
-
-    def give_up(self) -> Flow[None]:
-        """Record that an overdue try was not made, so that the key can be reserved again.
-
-        Raises `Unavailable` if that happens a third time.
-        """
-        self._given_up += 1
-        if self._given_up > _GIVEN_UP_MAX:
-            raise Unavailable(
-                f"tool call {self._key} of {self._policy.name} is not made: each of {self._given_up} reservations was "
-                f"older than the limit of {self._limit_ms()} ms before the call. Give the tool a longer deadline",
-                1.0,
-            )
+        if not self._is_overdue():
+            return True
+        known = yield Do(self.fetch)
+        if known is not None and known.state == "running" and known.reservation == self.reservation:
+            return True  # the processor counts from the record's arrival, and not during an outage
         error = ErrorInfo("retryable", "overdue", "the call was not made: its reservation was too old")
         failed = ToolCallFailedEvent(self._call_id, self._policy.name, self._key, error, self._try_number, 0)
         judged = yield Do(partial(self._ask_about, failed))
@@ -239,6 +229,14 @@ class ReservedCall:
         elif isinstance(judged.record, CallView):
             self._recorder.keep_rejection(judged.event_id, judged.rejection)
             self.known = judged.record
+        self._given_up += 1
+        if self._given_up > _GIVEN_UP_MAX:
+            raise Unavailable(
+                f"tool call {self._key} of {self._policy.name} was not made: the limit of {self._limit_ms()} ms was "
+                f"over {self._given_up} times between its reservation and the call. Give the tool a longer deadline",
+                1.0,
+            )
+        return False
 
     def resolve(self, known: CallView) -> Flow[_Stored | None]:
         """Find out the outcome of a call whose outcome is unknown, and record it.
@@ -294,8 +292,8 @@ class ReservedCall:
     def record_result(self, result: Json) -> None:
         """Record that the try succeeded.
 
-        Raises `Unavailable`, `Invalid`, `ResultTooLarge`; `ToolCallOverdue` if others settled the
-        record of the key after the limit of the try.
+        Raises `Unavailable`, `Invalid`, `ResultTooLarge`; `ToolCallOverdue` if it is rejected after
+        the limit of the try.
         """
         invalid: Invalid | None = None
         stored = StoredText(None)
@@ -319,8 +317,8 @@ class ReservedCall:
             self._try_number,
             self._took_ms(),
         )
-        if self.is_overdue():
-            self._record_overdue(done)
+        if self._is_overdue():
+            self._record_overdue(done, result)
         else:
             self._recorder.send_acknowledged(done, self._fields)
         if invalid is not None:
@@ -339,18 +337,30 @@ class ReservedCall:
         self._try_number += 1
         return True
 
-    def _record_overdue(self, done: ToolCallSucceeded) -> None:
-        judged = self._ask_about(done)
-        if judged.rejection is not None and getattr(judged.record, "state", None) != "succeeded":
-            raise ToolCallOverdue(self._policy.name, self._key, self._limit_ms(), judged.rejection)
+    def _is_overdue(self) -> bool:
+        """Return whether the limit of a try with an effect may be over."""
+        return self._policy.side_effect and (self._recorder.waits.now_s() - self._asked_s) * 1_000 >= self._limit_ms()
+
+    def _record_overdue(self, done: ToolCallSucceeded, result: Json) -> None:
+        recorder = self._recorder
+        sent = recorder.send(done, self._fields)
+        log_position = wait_recorded(sent, sent.event_type, recorder.timeout_s)
+        try:
+            judged = recorder.find_judged(sent, log_position, self._fetch_after)
+        except SessionaryError:
+            return  # the outcome is in the log, and its verdict is not known here
+        if judged.rejection is None:
+            return
+        recorder.keep_rejection(judged.event_id, judged.rejection)
+        state = judged.record.state if isinstance(judged.record, CallView) else None
+        raise ToolCallOverdue(self._policy.name, self._key, self._limit_ms(), judged.rejection, state, result)
 
     def _limit_ms(self) -> int:
         return self._recorder.limits().tool_ms if self._policy.limit_ms is None else self._policy.limit_ms
 
     def fetch(self) -> CallView | None:
         """Return the present record of the key."""
-        recorder = self._recorder
-        return recorder.known.fetch_call(recorder.key.session_id, self._run_id, self._key, None, recorder.timeout_s)
+        return self._fetch_after(None)
 
     def _store_result(self, result: Json) -> StoredText:
         return store_value(self._recorder, result, f"the result of {self._policy.name}", TOOL_RESULT, self._fields)
@@ -382,14 +392,12 @@ class ReservedCall:
 
     def _ask_about(self, payload: Payload) -> Judged:
         """Send an event about the call, and return the call's record once the event is judged."""
+        return self._recorder.ask(payload, self._fields, self._fetch_after)
+
+    def _fetch_after(self, log_position: LogPosition | None) -> CallView | None:
         recorder = self._recorder
-        reads, session_id = recorder.known, recorder.key.session_id
-        return recorder.ask(
-            payload,
-            self._fields,
-            lambda log_position: reads.fetch_call(
-                session_id, self._run_id, self._key, log_position, recorder.timeout_s
-            ),
+        return recorder.known.fetch_call(
+            recorder.key.session_id, self._run_id, self._key, log_position, recorder.timeout_s
         )
 
     def _settle(self, known: CallView) -> Flow[_Stored | None]:

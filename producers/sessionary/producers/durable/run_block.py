@@ -454,9 +454,11 @@ class Run(ReportedBlock):
     def _ask_again_if_old(self, admitted_s: float | None) -> Flow[None]:
         """Ask again for the run's slot of a quota if its limits may have freed it meanwhile."""
         recorder, limits = self._recorder, self._recorder.limits()
-        silent_ms = min(limits.attached_run_ms, inactivity_budget_ms(limits))
-        while admitted_s is not None and (recorder.waits.now_s() - admitted_s) * 1_000 >= silent_ms:
-            admitted_s = yield from wait_admitted(recorder, self.run_id, self._start.fields, self._start.quota_wait_s)
+        silent_ms = inactivity_budget_ms(limits)
+        if not self._is_detached:
+            silent_ms = min(silent_ms, limits.attached_run_ms)
+        if admitted_s is not None and (recorder.waits.now_s() - admitted_s) * 1_000 >= silent_ms:
+            yield from wait_admitted(recorder, self.run_id, self._start.fields, recorder.timeout_s)
 
     def _read_known(self) -> KnownRun:
         known = read_run(self._recorder, self.run_id)

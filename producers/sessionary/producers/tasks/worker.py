@@ -98,6 +98,7 @@ def functions_of(module: str) -> Mapping[str, TaskFunction]:
 
 
 _ASK_S = 10.0
+_END_ASK_S = 2.0  # a worker that ends waits no longer
 
 
 class TaskTimes(NamedTuple):
@@ -139,6 +140,7 @@ class TaskAttempt:
         self._clock_s = clock_s
         self._began_us = 0
         self._claimed_s = 0.0  # before the claim was sent, so before the lease began
+        self._claimed_version: str | None = None  # of the task as it was claimed
 
     def carry_out(self, functions: Mapping[str, TaskFunction]) -> None:
         """Do the work, unless it is done or another worker does it; return after the task's end.
@@ -147,8 +149,8 @@ class TaskAttempt:
         then the task is to be tried again.
         """
         is_repeated = self._claim()
-        while is_repeated is not None and self._is_overdue():
-            is_repeated = self._claim()  # after a pause of this process, another worker may have the task
+        while is_repeated is not None and not self._is_still_claimed():
+            is_repeated = self._claim()
         if is_repeated is None:
             return
         request = self._request
@@ -188,13 +190,22 @@ class TaskAttempt:
             self._sender.send(RunPaused("worker_lost"))
         return self._is_granted(RunResumed())
 
-    def _is_overdue(self) -> bool:
-        return self._clock_s() - self._claimed_s >= self._times.lease_s
+    def _is_still_claimed(self) -> bool:
+        """Return False if another worker may have taken the task over since the claim.
+
+        It may once the lease is over; then the task is looked at again. Between this look and the
+        work, the process may still be stopped.
+        """
+        if self._clock_s() - self._claimed_s < self._times.lease_s:
+            return True
+        view = self._ask(TaskQuestion())
+        return view is not None and view.version == self._claimed_version
 
     def _is_granted(self, payload: Payload) -> bool:
         self._began_us, self._claimed_s = now_us(), self._clock_s()
         log_position = self._sender.deliver(payload, self._began_us)
         view = self._ask(TaskQuestion(after=log_position))
+        self._claimed_version = None if view is None else view.version
         return view is not None and (view.verdict is None or view.verdict.applied)
 
     def _ask(self, question: TaskQuestion) -> TaskView | None:
@@ -240,10 +251,16 @@ class TaskAttempt:
         if log_position is None or self._is_stopped():
             return
         try:
-            view = self._ask(TaskQuestion(after=log_position))
-        except Unavailable:
+            view = self._lookup.fetch_task(self._request.run_id, _END_ASK_S, TaskQuestion(after=log_position))
+        except SessionaryError:
             return
-        if view is not None and view.verdict is not None and view.verdict.reason is not None:
+        if view is None or view.verdict is None or view.verdict.reason is None:
+            return
+        is_there = isinstance(ended, RunCompleted) and (view.state, view.result_json) == (
+            "completed",
+            ended.result_json,
+        )
+        if not is_there:  # it was delivered twice
             self._on_error(Rejected(EVENT_TYPES[type(ended)], view.verdict.reason))
 
 

@@ -11,6 +11,7 @@ from sessionary.producers.durable.recorder import awake_and_asleep_s
 from sessionary.producers.durable.reserved_call import ReservedCall
 from sessionary.producers.run_ports import CallView
 from sessionary.producers.testing import memory_client
+from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.events import ToolCallResolved, ToolCallStarted
 from sessionary.schemas.ids import derived_id
 from sessionary.schemas.types import Limits
@@ -88,9 +89,20 @@ def test_a_call_without_an_effect_is_made_at_once(monkeypatch: pytest.MonkeyPatc
 def test_a_process_that_always_stands_still_for_too_long_makes_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch)
     stage.pauses = [lambda: stage.memory.advance(TOOL_S + 1)] * 5
-    with stage.session, pytest.raises(Unavailable, match="each of 3 reservations was older than the limit of 30000 ms"):
+    with stage.session, pytest.raises(Unavailable, match="the limit of 30000 ms was over 3 times"):
         stage.send()
     assert stage.calls == 0
+    known = MemoryRuns(stage.memory).fetch_call(stage.session.session_id, None, KEY, None, 1.0)
+    assert known is not None
+    assert known.state == "failed", "no person has to find out about a call that was not made"
+
+
+def test_a_limit_that_is_over_for_this_process_alone_delays_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    monkeypatch.setattr(ReservedCall, "_is_overdue", lambda _: True)  # the verdict came late
+    with stage.session:
+        assert stage.send() == "sent 1"
+    assert stage.tries() == [1]
 
 
 def test_an_outcome_that_comes_after_the_limit_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +122,25 @@ def test_an_outcome_that_is_rejected_is_an_error_for_the_caller(monkeypatch: pyt
     stage.during_call = settle
     with stage.session, pytest.raises(ToolCallOverdue, match="after its limit of 30000 ms") as caught:
         stage.send()
-    assert (caught.value.reason, caught.value.idem_key) == ("illegal_transition", KEY)
+    error = caught.value
+    assert (error.reason, error.idem_key, error.state, error.result) == ("illegal_transition", KEY, "failed", "sent 1")
+
+
+def test_an_outcome_whose_verdict_is_not_known_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fall_silent() -> None:
+        stage.memory.advance(TOOL_S + 1)
+        monkeypatch.setattr(ReservedCall, "_fetch_after", refuse)
+
+    def refuse(_call: ReservedCall, _position: object) -> None:
+        raise Unavailable("the control API does not answer", 1.0)
+
+    stage = Stage(monkeypatch)
+    stage.during_call = fall_silent
+    with stage.session:
+        assert stage.send() == "sent 1"
+    known = MemoryRuns(stage.memory).fetch_call(stage.session.session_id, None, KEY, None, 1.0)
+    assert known is not None
+    assert known.state == "succeeded"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has CLOCK_BOOTTIME")
