@@ -46,8 +46,8 @@ class FileLock:
 
     def write_note(self, note: str | None) -> None:
         """Replace the note in the file, not its time. Raises `OSError`."""
+        self.note = note  # first: a lock that is lost now gets it when it is created again
         _write_note(self._fd, self.path, note, self.created_ns)
-        self.note = note
 
     @property
     def is_released(self) -> bool:

@@ -323,10 +323,26 @@ def test_the_note_of_a_cluster_keeps_the_order_of_locks_and_ends_with_a_second_c
     assert read_note(lock) is None
     own.note_cluster("b")
     assert (read_note(lock), lock.stat().st_mtime_ns) == (None, 1_000)
+    own.close()
+
+
+def test_a_lost_lock_gets_the_note_that_it_could_not_take(tmp_path: Path) -> None:
+    own = Spool(tmp_path, "own", 1 << 20)
+    (tmp_path / "own.lock").unlink()
+    own._lock.release()
+    own.note_cluster("a")
+    own.restore_locks()
+    assert read_note(tmp_path / "own.lock") == "a"
+    own.close()
+
+
+def test_a_note_that_was_written_in_part_counts_as_none(tmp_path: Path) -> None:
+    lock = tmp_path / "own.lock"
+    assert read_note(lock) is None
     lock.write_bytes(b"half an i")
     assert read_note(lock) is None
-    own.close()
-    assert read_note(lock) is None
+    lock.write_bytes(b"an id\n")
+    assert read_note(lock) == "an id"
 
 
 @pytest.mark.usefixtures("_fake_kafka")
