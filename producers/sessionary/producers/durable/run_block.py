@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, overload
 
 from sessionary.producers.context.error_info import error_message, to_error_info
-from sessionary.producers.context.reported_block import ReportedBlock, send_off_loop
+from sessionary.producers.context.reported_block import ReportedBlock, call_off_loop
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_metadata
 from sessionary.producers.delivery.emitter import EnvelopeFields
@@ -428,7 +428,7 @@ class Run(ReportedBlock):
             await run_flow_async(self._enter_judged(), self._recorder.waits.pause)
         except BaseException:
             self._beats.stop()  # a thread may be about to begin: the run may be resumed, and does not beat
-            await send_off_loop(self._reporter, self._leave_count)
+            call_off_loop(self._reporter, self._leave_count)
             raise
         self._enter_metadata()
         return self
