@@ -200,7 +200,9 @@ class _Repair:
 
         A log may end with markers of transactions: then there is none.
         """
-        consumer.assign([TopicPartition(self._topic, number, found.first) for number, found in unread.items()])
+        places = [TopicPartition(self._topic, number, found.first) for number, found in unread.items()]
+        consumer.assign(places)
+        consumer.resume(places)  # `_read_ranges` paused them, which an assignment does not end
         left, heard_s, appended_ms = set(unread), time.monotonic(), dict[int, int]()
         while left:
             messages = consumer.consume(2_000, 0.5)
@@ -405,7 +407,7 @@ _FILLS: Final = "run_events_of_history"
 # `db migrate` changes by a setting.
 _DAYS: Final = "(SELECT if(count() = 0, 90, argMax(days, applied_at)) FROM retention_days WHERE table_name = 'runs')"
 _KEPT: Final = (
-    "retain_until > now() + INTERVAL 1 DAY AND appended_at > now() - toIntervalDay("
+    "retain_until > now() + INTERVAL 1 DAY AND appended_at > now64(3) - toIntervalDay("
     f"multiIf(subject = 'tool_call', 29, subject = 'artifact', 36500, {_DAYS} - 1))"
 )
 

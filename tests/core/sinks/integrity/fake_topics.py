@@ -68,6 +68,7 @@ class FakeTopics:
         self.opened: dict[tuple[str, int], int] = {}
         self.answers: list[list[FakeMessage]] = []
         self.silent: set[tuple[str, int]] = set()
+        self.paused: set[tuple[str, int]] = set()
         self.written: dict[tuple[str, int], int] = {}
         self.refused: dict[str | tuple[str, int], int] = {}
         self.config = {"retention.ms": "604800000", "retention.bytes": "-1"}
@@ -150,9 +151,9 @@ class FakeTopics:
         for one in places:
             place = one.topic, one.partition
             self.read.append(place)
-            held = () if place in self.silent else self.records.get(place, ())
+            held = () if place in self.silent | self.paused else self.records.get(place, ())
             self._pending += [record for record in held if one.offset <= record.at < self.opened.get(place, 1 << 62)]
-            if place not in self.silent:
+            if place not in self.silent | self.paused:
                 self._pending.append(FakeMessage(place, self._end(place), code=KafkaError._PARTITION_EOF))
 
     def consume(self, _count: int, _timeout_s: float) -> list[FakeMessage]:
@@ -161,11 +162,17 @@ class FakeTopics:
         messages, self._pending = self._pending, []
         return messages
 
-    def pause(self, _places: Iterable[TopicPartition]) -> None:
-        """Do nothing."""
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        self.paused |= {(one.topic, one.partition) for one in places}
+
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        """Hand out what was assigned to paused partitions: an assignment leaves them paused."""
+        resumed = [one for one in places if (one.topic, one.partition) in self.paused]
+        self.paused -= {(one.topic, one.partition) for one in resumed}
+        self.assign(resumed)
 
     def close(self) -> None:
-        """Do nothing."""
+        self.paused.clear()
 
 
 class FakeTransaction(NamedTuple):
