@@ -2,9 +2,12 @@
 
 Restart: the same instance is started again at once; measured until its first committed batch is
 read. Takeover: another worker runs beside it; measured until a batch of that worker is read from
-every partition that the killed one owned.
+every partition that the killed one owned. Renewal: the broker's answer to the end of a transaction
+is lost 50 times, one after another; measured from each loss until the partition, which is opened
+again, has committed its next transaction.
 """
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,9 +21,13 @@ from benchmarks.workload.events import Workload
 from benchmarks.workload.live_sessions import preload_sessions
 from sessionary.infra.local.process import Child
 from sessionary.schemas.settings import KafkaSettings
+from tests.late_requests.proxy import KafkaProxy
+from tests.late_requests.wire import Request
 
 SESSIONS, SESSIONS_QUICK = 10_000, 500
 RATE, RATE_QUICK = 1_000, 200
+RENEWALS, RENEWALS_QUICK = 50, 3
+RENEWAL_MS_MAX = 100.0
 SESSION_TIMEOUT_S = 6.0
 _LOAD_S = 300.0
 _STEADY_S = 3.0
@@ -31,12 +38,13 @@ _ON_ITS_WAY_S = 0.1
 
 
 class _Setup(NamedTuple):
-    """Servers, pipeline, reader of batches, and rate of one measurement."""
+    """Servers, pipeline, reader of batches, rate, and lost answers of one measurement."""
 
     stack: Stack
     kafka: KafkaSettings
     reader: BatchReader
     rate: int
+    renewals: int
 
 
 def _wait_for_batches(setup: _Setup, what: str, found: Callable[[list[Batch]], bool], *children: Child) -> float:
@@ -122,13 +130,58 @@ def _measure_takeover(setup: _Setup) -> float:
     return done_s - killed_s
 
 
+def _measure_renewals(setup: _Setup) -> float:
+    """Return the median, in ms."""
+    with KafkaProxy(setup.kafka.bootstrap_servers) as proxy:
+        proxied = setup.kafka.model_copy(update={"bootstrap_servers": proxy.address})
+        worker = Worker(setup.stack, proxied, "w1")
+        worker.wait_ready()
+        load = _start_sender(setup)
+        _wait_steady(setup, {"w1"}, worker.child, load)
+        renewals_s = [_lose_answer(setup, proxy, worker.child, load) for _ in range(setup.renewals)]
+        load.stop(_STOP_S)
+        worker.stop()
+    return 1_000 * statistics.median(renewals_s)
+
+
+def _lose_answer(setup: _Setup, proxy: KafkaProxy, *children: Child) -> float:
+    """Lose the next answer to an end; return the time, in s, until the partition's next commit."""
+    lost: list[tuple[int, float]] = []  # partition, and when (s since the epoch)
+
+    def is_end(request: Request) -> bool:
+        if request.api != "EndTxn" or request.transactional_id is None:
+            return False
+        lost.append((int(request.transactional_id.rpartition("-")[2]), time.time()))
+        return True
+
+    def following(batches: list[Batch]) -> list[Batch]:
+        """Return the transactions of the partition that began after the loss."""
+        return [
+            batch
+            for partition, at_s in lost[:1]
+            for batch in batches
+            if batch.record.partition == partition and batch.record.started_at > at_s * 1e6
+        ]
+
+    proxy.hold(is_end)
+    _wait_for_batches(
+        setup, "two transactions after a lost answer", lambda found: len(following(found)) >= 2, *children
+    )
+    # The second one says when the first one was acknowledged.
+    acknowledged_at = following(setup.reader.batches)[1].record.previous_acknowledged_at
+    if acknowledged_at is None:
+        raise RuntimeError("the partition was opened twice after one lost answer")
+    return acknowledged_at / 1e6 - lost[0][1]
+
+
 def _repeat_failover(
     stack: Stack, bench: Bench, workload: Workload, sessions: int, title: str, work: Callable[[_Setup], float]
 ) -> list[float]:
     def run_once(_: int) -> float:
         kafka = stack.new_pipeline()
         preload_sessions(kafka, workload.templates, sessions)
-        setup = _Setup(stack, kafka, BatchReader(kafka), RATE_QUICK if bench.options.quick else RATE)
+        rate, renewals = (RATE_QUICK, RENEWALS_QUICK) if bench.options.quick else (RATE, RENEWALS)
+        setup = _Setup(stack, kafka, BatchReader(kafka), rate, renewals)
         try:
             return work(setup)
         finally:
@@ -138,13 +191,14 @@ def _repeat_failover(
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure restart and takeover."""
+    """Measure restart, takeover and renewal."""
     sessions = bench.event_count(SESSIONS, SESSIONS_QUICK)
     rate = RATE_QUICK if bench.options.quick else RATE
     workload = make_workload(bench)
     with running_stack(bench) as stack:
         restarts = _repeat_failover(stack, bench, workload, sessions, "restart", _measure_restart)
         takeovers = _repeat_failover(stack, bench, workload, sessions, "takeover", _measure_takeover)
+        renewals = _repeat_failover(stack, bench, workload, sessions, "renewal", _measure_renewals)
     notes = (
         f"{sessions:,} live sessions in the state, {rate:,} events/s; until the first batch (takeover: of every "
         "partition that the dead worker had) is read by a read-committed reader",
@@ -155,4 +209,11 @@ def run(bench: Bench) -> list[Result]:
         Result("restart after kill -9, from the start", "s", restarts, Target("<=", 5.0), notes),
         Result("takeover by another worker, from the kill", "s", takeovers),
         Result(title, "s", beyond, Target("<=", 5.0), notes),
+        Result(
+            "a partition opened again, from a lost answer to its next commit",
+            "ms",
+            renewals,
+            Target("<=", RENEWAL_MS_MAX),
+            (f"the median of {RENEWALS_QUICK if bench.options.quick else RENEWALS} lost answers in each run",),
+        ),
     ]

@@ -197,6 +197,23 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
             following = last + 1
 
 
+def check_request_counts(inputs: AuditInput) -> Iterator[Difference]:
+    """Transactions count all requests and notices that they wrote.
+
+    Ticks on `quotas` are no notices.
+    """
+    outputs = inputs.evidence.outputs
+    for name in ("cleanup", "tasks", "migrations", "quotas"):
+        counts = [batch[name] for _, batch in outputs["batches"] if batch.get(name) is not None]
+        if uncounted := len(outputs["batches"]) - len(counts):
+            yield Difference("judgement", f"{uncounted} transactions do not count their records of {name}")
+            continue
+        counted, found = sum(counts), sum(name != "quotas" or "step" in fields for _, fields in outputs[name])
+        if counted != found:
+            kind: Kind = "lost" if found < counted else "doubled"
+            yield Difference(kind, f"transactions count {counted} records of {name}, the topic has {found}")
+
+
 def _is_decision(line: Row) -> bool:
     return line["kind"] == "decision" or line.get("event_type") in SKIPS
 
@@ -383,6 +400,7 @@ CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
     check_batches,
     check_acknowledgements,
     check_decisions,
+    check_request_counts,
     check_outputs,
     check_sizes,
     check_audit_chains,

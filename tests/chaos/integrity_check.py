@@ -11,6 +11,7 @@ from typing import Any
 from sessionary.infra.kpi.integrity import table_of_fault
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.integrity.landed_ends import find_end_faults
+from sessionary.sinks.integrity.topic_counts import compare_topics
 from sessionary.sinks.settings import SinkSettings
 from tests.auditor.checks import CHECKS, AuditInput, Difference, check_clickhouse
 from tests.auditor.evidence import query_rows
@@ -27,7 +28,9 @@ def ask_integrity(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> list[
     url = f"{clickhouse.clickhouse_url}/?database={clickhouse.clickhouse_database}"
     times = "from='1970-01-01 00:00:00', to='2106-01-01 00:00:00'"
     faults = query_rows(url, f"SELECT * FROM v_integrity_between({times}, late_s=0)")
-    return faults + [fault._asdict() for fault in find_end_faults(settings, partial(query_rows, url))]
+    fetch_rows = partial(query_rows, url)
+    in_kafka = (*find_end_faults(settings, fetch_rows), *compare_topics(settings, fetch_rows, late_s=0).faults)
+    return faults + [fault._asdict() for fault in in_kafka]
 
 
 def places_of(faults: Iterable[Fault]) -> set[Place]:

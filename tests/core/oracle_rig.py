@@ -208,6 +208,9 @@ class OracleRig:
         found = find_differences(self.all_partitions, *written)
         assert not found, found
         assert sorted(line for _, line in outcome.records_on("quotas")) == sorted(self.oracle.notices)
+        for stream in (*STREAMS, "quotas"):
+            counted = outcome.counts.audited if stream == "audit" else getattr(outcome.counts, stream)
+            assert counted == len(outcome.records_on(stream)), stream
         self._compare_rows(outcome)
         return expected
 

@@ -57,6 +57,10 @@ def evidence_of(rig: OracleRig) -> Evidence:
         batch = BatchRecord(
             *(0, number, counts.first_offset, counts.last_offset, counts.applied, counts.duplicate, counts.rejected),
             *(len(outcome.records_on("audit")), counts.timers, counts.ticks, START_MS * 1_000, None, "w1"),
+            cleanup=counts.cleanup,
+            tasks=counts.tasks,
+            migrations=counts.migrations,
+            quotas=counts.quotas,
         )
         written: dict[str, Any] = {
             "audit": outcome.records_on("audit"),
@@ -163,6 +167,21 @@ def test_an_output_that_is_missing_doubled_or_altered(correct: Evidence, name: s
         return [(entry, {**fields, altered: "another"}), *records[1:]]
 
     assert complaints(with_output(correct, name, alter))
+
+
+@pytest.mark.parametrize("name", ["cleanup", "tasks", "migrations", "quotas"])
+def test_a_transaction_that_counts_other_requests_than_it_wrote_or_none(correct: Evidence, name: str) -> None:
+    def count(number: int | None) -> Callable[[list[Any]], list[Any]]:
+        def change(records: list[Any]) -> list[Any]:
+            entry, fields = records[0]
+            return [(entry, {**fields, name: number}), *records[1:]]
+
+        return change
+
+    assert correct.outputs["batches"][0][1][name] == 0
+    assert complaints(with_output(correct, "batches", count(1))) == {"lost"}
+    assert complaints(with_output(correct, "batches", count(-1))) == {"doubled"}
+    assert complaints(with_output(correct, "batches", count(None))) == {"judgement"}
 
 
 @pytest.mark.parametrize("name", ["history", "audit", "rejected", "batches"])
@@ -350,7 +369,7 @@ def test_an_announcement_tells_the_sizes_of_its_rules() -> None:
 
 
 def test_there_are_as_many_checks_as_this_file_covers() -> None:
-    assert len(checks.CHECKS) == 14
+    assert len(checks.CHECKS) == 15
 
 
 def test_half_lines_of_a_killed_process_are_ignored(tmp_path: Path) -> None:

@@ -2,26 +2,39 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from sessionary.infra.cli.app import run
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.records import Tick
+from sessionary.schemas.events import ArtifactCreated, RunStarted, SessionActivity, ToolCallStarted
+from sessionary.schemas.headers import transaction_header
+from sessionary.schemas.records import BatchAcknowledged, Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.core.sink_kinds import SinkKind
 from sessionary.sinks.integrity import landed_ends
 from sessionary.sinks.integrity.landed_ends import find_end_faults
+from sessionary.sinks.integrity.repair import repair_rows
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
 from tests.integration.test_unreadable_batches import PACKED, send_packed
-from tests.support.losses import commit_offset
+from tests.support.losses import commit_offset, delete_rows
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, run_sql
-from tests.support.sink_records import batch_record
+from tests.support.sink_records import DAY_US, agent_event, audit_record, batch_record
 from tests.support.waiting import wait_until
 
 
@@ -41,9 +54,9 @@ def land_records(kafka: KafkaSettings, clickhouse: ClickHouseSettings, *, expect
     return settings
 
 
-def found_faults(capfd: pytest.CaptureFixture[str], *, code: int) -> list[tuple[str, int, int, int, int]]:
+def found_faults(capfd: pytest.CaptureFixture[str], *options: str, code: int) -> list[tuple[str, int, int, int, int]]:
     capfd.readouterr()
-    assert run(["integrity", "check", "--json"]) == code
+    assert run(["integrity", "check", "--json", *options]) == code
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     columns = ("fault", "partition", "rows", "first_offset", "last_offset")
     return [tuple(row[column] for column in columns) for row in rows]
@@ -169,8 +182,10 @@ def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(
     place, admin = TopicPartition(kafka.topics.events, 1, 12), AdminClient(kafka.client_config())
     admin.delete_records([place])[place].result(120)
     capfd.readouterr()
-    assert run(["integrity", "repair", "--from", "2020-01-01", "--json"]) == 0
-    reported = {row["sink"]: row for row in map(json.loads, capfd.readouterr().out.splitlines())}["history"]
+    assert run(["integrity", "repair", "--from", "2020-01-01", "--late", "0", "--json"]) == 1
+    printed = capfd.readouterr()
+    assert "history_rows_missing: 12 (partition 1, offsets 0 to 11)" in printed.err
+    reported = {row["sink"]: row for row in map(json.loads, printed.out.splitlines())}["history"]
     assert (reported["repaired"], reported["first_offset"], reported["last_offset"], reported["log_start"]) == (
         8,
         12,
@@ -181,3 +196,247 @@ def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(
     [lost] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (lost["fault"], lost["partition"], lost["rows"]) == ("history_rows_missing", 1, 12)
     assert (lost["first_offset"], lost["last_offset"]) == (0, 11)
+
+
+def produce_requests(kafka: KafkaSettings, topic: str, partition: int, *numbers: int) -> None:
+    """Append a record of each of these transactions of partition 1 to a partition of a topic."""
+    producer = Producer(kafka.client_config())
+    for number in numbers:
+        producer.produce(topic, b"request", partition=partition, headers=[transaction_header(1, number)])
+    assert producer.flush(120) == 0
+
+
+def keep_records(kafka: KafkaSettings, topic: str, retention_ms: int) -> None:
+    entry = ConfigEntry("retention.ms", str(retention_ms), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient(kafka.client_config())
+    admin.incremental_alter_configs([resource])[resource].result(120)
+
+
+def test_requests_that_kafka_lost_or_has_twice_are_found(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Transaction n judged the offsets 10 n to 10 n + 9; those of the fourth come a second time."""
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    names, started_at = kafka.topics, time.time_ns() // 1_000
+
+    def transaction(number: int, **counts: int | None) -> tuple[int, bytes]:
+        return 1, encode_record(batch_record(1, number, applied=0, audited=0, started_at=started_at, **counts))
+
+    transactions = [
+        transaction(1, cleanup=1, tasks=1, migrations=1, quotas=2),
+        transaction(2, cleanup=1, tasks=1),
+        transaction(3),
+        transaction(4, cleanup=1),
+        transaction(4, cleanup=1, last_offset=45),
+        transaction(5, cleanup=None, tasks=None, migrations=None, quotas=None),
+    ]
+    produce_records(kafka, names.batches, transactions)
+    produce_requests(kafka, names.cleanup, 1, 1, 4, 4, 5, 9)
+    produce_requests(kafka, names.tasks, 1, 1, 2, 3, 3)
+    produce_requests(kafka, names.quotas, 2, 1)  # a notice is in its tenant's partition
+    with sink_in_thread("batches", settings_for(kafka, clickhouse, instance=None)):
+        wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.batches", [6]), 60, "all rows")
+
+    def check() -> tuple[set[tuple[str, int, int, int, int]], str]:
+        capfd.readouterr()
+        code = run(["integrity", "check", "--late", "0", "--json"])
+        printed = capfd.readouterr()
+        rows = [json.loads(line) for line in printed.out.splitlines()]
+        columns = ("fault", "partition", "rows", "first_offset", "last_offset")
+        found = {tuple(row[column] for column in columns) for row in rows if row["fault"] != "batch_doubled"}
+        assert code == 1
+        return found, printed.err
+
+    lost = ("cleanup_missing", 1, 1, 20, 29), ("migrations_missing", 1, 1, 10, 19), ("quotas_missing", 1, 1, 10, 19)
+    found, notes = check()
+    assert found == {*lost, ("cleanup_doubled", 1, 1, 40, 45), ("tasks_doubled", 1, 2, 30, 39)}
+    assert "partition 1: 1 transactions, of the numbers 5 to 5, do not count their records" in notes
+    assert "is not compared: " not in notes
+    # What a topic must still have is missing; what it may have deleted is unknown.
+    for topic in (names.cleanup, names.tasks):
+        admin, place = AdminClient(kafka.client_config()), TopicPartition(topic, 1, 2)
+        admin.delete_records([place])[place].result(120)
+    assert ("cleanup_missing", 1, 2, 10, 29) in check()[0]
+    keep_records(kafka, names.cleanup, 60_000)
+    found, notes = check()
+    assert {fault for fault, *_ in found} == {"migrations_missing", "quotas_missing", "tasks_doubled", "tasks_missing"}
+    assert f"{names.cleanup} is compared from" in notes
+
+
+def land_all(clickhouse: ClickHouseSettings, settings: SinkSettings, **rows: int) -> None:
+    """Run the sinks of these tables until they have so many rows."""
+    counts = ", ".join(f"(SELECT count() FROM {{db}}.{table})" for table in rows)
+    with ExitStack() as running:
+        for table in rows:
+            running.enter_context(sink_in_thread(cast(SinkKind, table), settings))
+        wait_until(rows_equal(clickhouse, f"SELECT {counts}", [*rows.values()]), 60, f"{rows}")
+
+
+def run_repair(capfd: pytest.CaptureFixture[str], *, code: int) -> tuple[dict[str, list[int]], str]:
+    """Repair all; return the sums of read, repaired and copies by table, and what stderr says."""
+    capfd.readouterr()
+    assert run(["integrity", "repair", "--from", "2020-01-01", "--late", "0", "--json"]) == code
+    printed = capfd.readouterr()
+    sums: dict[str, list[int]] = {}
+    for row in map(json.loads, printed.out.splitlines()):
+        found = [row[name] for name in ("read", "repaired", "copies")]
+        sums[row["sink"]] = [one + other for one, other in zip(sums.get(row["sink"], [0, 0, 0]), found, strict=True)]
+    return sums, printed.err
+
+
+def encoded_audit(partition: int, number: int) -> tuple[int, bytes]:
+    """Return the audit record of a transaction, in a trail without gaps."""
+    at = time.time_ns() // 1_000
+    states = {"from_state": "Active", "to_state": "Active", "at": at, "retain_until": at + 365 * DAY_US}
+    source = {"source_partition": partition, "source_offset": number, "batch_number": number}
+    return partition, encode_record(audit_record(partition, number, **states, **source))
+
+
+def encoded_batch(partition: int, number: int, **fields: int) -> tuple[int, bytes]:
+    """Return the record of a transaction without an event."""
+    times = {"started_at": time.time_ns() // 1_000, "previous_acknowledged_at": None}
+    return partition, encode_record(batch_record(partition, number, applied=0, **{**times, **fields}))
+
+
+def test_a_repair_inserts_no_copy_and_says_what_it_cannot_bring_back(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Kafka has the outputs of transaction 2 twice, and has lost the audit record of number 3."""
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    audits = [encoded_audit(1, number) for number in (1, 2)]
+    produce_records(kafka, kafka.topics.audit, [*audits, audits[1]])
+    batches = [encoded_batch(1, 1), again := encoded_batch(1, 2), again, encoded_batch(1, 3)]
+    acknowledged = 1, encode_record(BatchAcknowledged(1, 3, time.time_ns() // 1_000, "p1"))
+    produce_records(kafka, kafka.topics.batches, [*batches, acknowledged, acknowledged])
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+    land_all(clickhouse, settings, audit=3, batches=4)
+    tables = ("audit", "batches", "batch_acknowledgements")
+    for table in tables:
+        run_sql(clickhouse, f"OPTIMIZE TABLE {database}.{table} FINAL")
+
+    def count_rows() -> list[str]:
+        return [run_sql(clickhouse, f"SELECT count() FROM {database}.{table}").strip() for table in tables]
+
+    assert count_rows() == ["2", "3", "1"]
+    for _ in range(2):
+        done, said = run_repair(capfd, code=1)
+        assert (done["audit"], done["batches"]) == ([3, 0, 1], [6, 0, 2])
+        assert count_rows() == ["2", "3", "1"]
+        assert "0 rows were missing and are back" in said
+        assert "audit_rows_missing: 1 (partition 1, offsets 30 to 39)" in said
+    # A record that Kafka has twice and ClickHouse has not is one row.
+    run_sql(clickhouse, f"TRUNCATE TABLE {database}.audit")
+    assert run_repair(capfd, code=1)[0]["audit"] == [3, 2, 1]
+    assert count_rows() == ["2", "3", "1"]
+
+
+def test_repairs_at_once_store_each_row_once_and_a_loss_that_comes_again_is_repaired_again(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    produce_ticks(kafka, 1, 300)
+    produce_records(
+        kafka, kafka.topics.batches, [encoded_batch(1, 1, audited=0, ticks=300, first_offset=0, last_offset=299)]
+    )
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+    land_all(clickhouse, settings, history=300, batches=1)
+    fetch_rows, later_ms = ClickHouseClient(clickhouse).fetch_rows, time.time_ns() // 1_000_000 + 60_000
+    for _ in range(2):
+        delete_rows(clickhouse, "history", "source_offset % 3 = 1")
+        run_sql(clickhouse, f"SYSTEM STOP MERGES {database}.history")  # they would hide a row that is doubled
+        with ThreadPoolExecutor(3) as pool:
+            repairs = [
+                pool.submit(repair_rows, settings, "history", since_ms, until_ms, fetch_rows)
+                for since_ms, until_ms in ((0, None), (1, None), (0, later_ms))
+            ]
+            assert max(one.repaired for repair in repairs for one in repair.result()) == 100
+        stored = run_sql(clickhouse, f"SELECT count(), uniqExact(source_offset) FROM {database}.history")
+        assert stored.split() == ["300", "300"]
+        run_sql(clickhouse, f"SYSTEM START MERGES {database}.history")  # rows cannot be deleted without
+    assert run_repair(capfd, code=0)[0]["history"] == [300, 0, 0]
+
+
+def test_rows_that_run_events_lacks_are_found_and_made_from_history(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    events = [
+        agent_event(SessionActivity("llm"), seq=1),
+        agent_event(RunStarted("attached", "report"), seq=2, run_id="r1"),
+        agent_event(RunStarted("attached", "report"), seq=3, run_id="r2"),
+        agent_event(ArtifactCreated("a", "text", "s3://a"), seq=4),
+        agent_event(ToolCallStarted("c1", "search", "key", "{}", 1, True, False), seq=5),
+        agent_event(ToolCallStarted("c2", "search", "c2", "{}", 1, True, False), seq=6),
+    ]
+    produce_records(kafka, kafka.topics.events, [(1, event) for event in events])
+    counts = {"audited": 0, "first_offset": 0, "last_offset": 5}
+    produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 1, duplicate=6, **counts)])
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+    land_all(clickhouse, settings, history=len(events), batches=1)
+    select = f"SELECT * FROM {database}.run_events ORDER BY source_offset"
+    whole = run_sql(clickhouse, select)
+    assert len(whole.splitlines()) == 4
+    assert found_faults(capfd, code=0) == []
+    delete_rows(clickhouse, "run_events", "source_offset IN (2, 4)")
+    assert found_faults(capfd, "--late", "0", code=1) == [("run_events_missing", 1, 2, 2, 4)]
+    done, _ = run_repair(capfd, code=0)
+    assert (done["history"], done["run_events"]) == ([6, 0, 0], [4, 2, 0])
+    assert run_sql(clickhouse, select) == whole
+    run_sql(clickhouse, f"TRUNCATE TABLE {database}.run_events")
+    assert run_repair(capfd, code=0)[0]["run_events"] == [4, 4, 0]
+    assert run_sql(clickhouse, select) == whole
+
+
+def test_a_dismissed_fault_is_on_record_and_comes_up_again_only_if_it_grows(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Kafka lost an audit record and a clean-up of transaction 1, and later a clean-up of 2."""
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+    produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 1, cleanup=1)])
+    land_all(clickhouse, settings, batches=1)
+    audit, cleanup = ("audit_rows_missing", 1, 1, 10, 19), ("cleanup_missing", 1, 1, 10, 19)
+    assert found_faults(capfd, "--late", "0", code=1) == [audit, cleanup]
+
+    def dismiss(fault: str, partition: int) -> int:
+        words = ["integrity", "dismiss", fault, "--partition", str(partition), "--late", "0"]
+        return run([*words, "--reason", "the broker's disk was lost", "--by", "ann"])
+
+    assert dismiss("audit_rows_missing", 2) == 4
+    assert dismiss("audit_rows_missing", 1) == 0
+    assert found_faults(capfd, "--late", "0", code=1) == [cleanup]
+    assert dismiss("cleanup_missing", 1) == 0
+    assert found_faults(capfd, "--late", "0", code=0) == []
+    kept = f"SELECT fault, rows, reason, dismissed_by FROM {database}.dismissed_faults ORDER BY fault FORMAT TSVRaw"
+    assert run_sql(clickhouse, kept).splitlines() == [
+        f"{fault}\t1\tthe broker's disk was lost\tann" for fault in ("audit_rows_missing", "cleanup_missing")
+    ]
+    produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 2, audited=0, cleanup=1)])
+    land_all(clickhouse, settings, batches=2)
+    assert found_faults(capfd, "--late", "0", code=1) == [("cleanup_missing", 1, 2, 10, 29)]

@@ -131,7 +131,7 @@ def test_the_statements_cover_each_table_of_tenants_before_they_grant_anything(t
     kinds = [statement.split()[0] for statement in statements]
     assert kinds == sorted(kinds), "policies first"
     database = tables.clickhouse_database
-    named = ("artifact_deletions", "audit", "history", "rejected", "run_events")
+    named = ("artifact_deletions", "audit", "dismissed_faults", "history", "rejected", "run_events")
     assert [statement for statement in statements if statement.startswith("CREATE")] == [
         f"CREATE ROW POLICY OR REPLACE `ann reads o_hara` ON {database}.{table} FOR SELECT "
         f"USING tenant_id = 'o\\'hara' TO `ann`"

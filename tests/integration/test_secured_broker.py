@@ -158,7 +158,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     way: str, secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
     plain = new_pipeline(secured.broker.plain_servers)
-    assert secured.apply_recipes(plain.topic_prefix) == 33
+    assert secured.apply_recipes(plain.topic_prefix) == 37
     url = _start_processor(secured, way, plain, processes)
     administrator = environment(secured.settings(way, "administrator", plain))
     applied = processes.run([COMMAND, "topics", "apply"], env=administrator, name=f"apply-{way}")
@@ -240,6 +240,13 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
         assert doctor.wait(180)
         found = [json.loads(line) for line in doctor.log.read_text().splitlines() if line.startswith("{")]
         return {check["check"] for check in found if check["ok"]}
+
+    for principal in ("observer", "sink"):
+        checker = environment(secured.settings(way, principal, plain), clickhouse)
+        check = processes.run([COMMAND, "integrity", "check"], env=checker, name=f"check-{principal}-secured")
+        assert check.wait(180)
+        assert "authoriz" not in check.log.read_text().lower(), check.log.read_text()
+        assert check.exit_code in (0, 1), check.log.read_text()
 
     # On a busy machine a part may answer too late for its check, or lag for a while.
     wanted = {"broker", "topics", "migrations", "processor"}

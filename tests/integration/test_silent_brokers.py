@@ -29,6 +29,7 @@ ENDING = (
     "topics apply",
     "demo load",
     "integrity repair --from 2026-01-01",
+    "integrity dismiss audit_missing --reason lost --by ann",
     "rejected replay 0:1",
     "spool drain",
     "call resolve 0000 key --outcome failed --by ann",

@@ -1,18 +1,16 @@
 """A sink whose log lost records, or is another one, on the real broker and the real engine."""
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.ports import free_port
-from sessionary.infra.topics import apply_topics
-from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import query_numbers, rows_equal, settings_for, sink_in_thread
 from tests.integration.test_integrity_command import produce_ticks
 from tests.integration.test_sinks_flow import scrape_metrics
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import run_sql
+from tests.support.pipelines import make_topic_again, run_sql
 from tests.support.waiting import wait_until
 
 _DISTINCT = "uniqExactIf(source_offset, source_partition = {})"
@@ -23,19 +21,6 @@ def is_blocked(settings: SinkSettings, partition: int, reason: str) -> bool:
     group = settings.group_id("history")
     labels = f'group="{group}",partition="{partition}",reason="{reason}",sink="history"'
     return f"sessionary_sink_partition_blocked{{{labels}}} 1.0" in scrape_metrics(settings)
-
-
-def has_logs(kafka: KafkaSettings, topic: str) -> bool:
-    """Return whether a broker leads each partition: of a new one it tells before it has its log."""
-    reader = Consumer({**kafka.client_config(), "group.id": "looks-at-logs", "log_level": 0})
-    try:
-        for partition in range(kafka.partitions):
-            reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
-    except KafkaException:
-        return False
-    finally:
-        reader.close()
-    return True
 
 
 def test_records_deleted_before_they_were_read_halt_their_partition_and_no_other(
@@ -66,21 +51,7 @@ def test_a_topic_that_was_made_again_halts_its_partitions(kafka: KafkaSettings, 
     produce_ticks(kafka, 1, 3)
     with sink_in_thread("history", settings):
         wait_until(rows_equal(clickhouse, _COUNTS, [3, 0]), 60, "the first rows")
-    connection, topic = AdminConnection(kafka), kafka.topics.events
-    former = ask_topic_id(connection, topic, 60.0)
-    admin = AdminClient(kafka.client_config())
-    admin.delete_topics([topic])[topic].result(120)
-    wait_until(lambda: topic not in admin.list_topics(timeout=60).topics, 30, "the topic to be gone")
-    apply_topics(kafka)
-
-    def is_made_again() -> bool:
-        try:
-            return ask_topic_id(connection, topic, 60.0) != former
-        except KafkaException:  # the broker that answers may not know the new topic yet
-            return False
-
-    wait_until(is_made_again, 30, "the new topic")
-    wait_until(lambda: has_logs(kafka, topic), 60, "the new topic's logs")
+    make_topic_again(kafka, kafka.topics.events)
     produce_ticks(kafka, 1, 5)
     with sink_in_thread("history", settings):
         wait_until(lambda: is_blocked(settings, 1, "topic_replaced"), 60, "the partition to be halted")

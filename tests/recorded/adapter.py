@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_position, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.headers import find_traceparent
+from sessionary.schemas.headers import TRANSACTION, find_traceparent
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, Position, RejectedEvent
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.families import CHILDREN
@@ -44,14 +44,18 @@ class Folded(NamedTuple):
 def comparable(output: Output) -> Output:
     """Return an output without what the fold does not decide, or may say in other words.
 
-    An audit record's sentence for people may change. A position's leader epoch, and the number and
-    checksum of the rows, are added by the writer of its transaction.
+    An audit record's sentence for people may change. A position's leader epoch, the ids of its
+    topics, the number and checksum of the rows, and the header that names an output's transaction
+    are added by the writer of the transaction.
     """
+    output = output._replace(headers=tuple(pair for pair in output.headers if pair[0] != TRANSACTION))
     if output.key == POSITION_KEY:
         position = _DECODER.decode_record(output.value)
         if not isinstance(position, Position):
             return output  # a rejected record, whose key is a sender's
-        plain = position._replace(leader_epoch=None, row_count=None, row_checksum=None)
+        plain = position._replace(
+            leader_epoch=None, row_count=None, row_checksum=None, events_topic_id=None, changelog_topic_id=None
+        )
         return output._replace(value=encode_position(plain))
     if output.value is None or output.value[:_HEADER_BYTES] not in _AUDIT_HEADERS:
         return output

@@ -2,6 +2,7 @@
 is read of it.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,11 +12,19 @@ from sessionary.schemas.records import AuditRecord, Position, Tombstone, Tombsto
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.judge import Judge
-from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, ClockSetting, LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import (
+    POSITION_KEY,
+    BatchResult,
+    ClockSetting,
+    Counts,
+    LogRecord,
+    SkippedOffsets,
+)
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.tombstones import ChunkSizes
 from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
+from sessionary.stream_processors.runtime.transaction import EndWatch
 from sessionary.stream_processors.store.cached_rows import CachedRows
 from sessionary.stream_processors.store.packed_rows import FamilyCodec, StoredLookup
 from tests.auditor.decoding import SKIPS
@@ -105,6 +114,11 @@ def changelog_of(outcome: BatchResult, judge: Judge, stored: StoredLookup) -> li
     return [*rows, (POSITION_KEY, encode_position(outcome.position))]
 
 
+def log_end_answer(watch: EndWatch, answer: str) -> None:
+    """Log the answer to a request to end a transaction as the driver does."""
+    watch.log(logging.DEBUG, "%s [%s] %s", "ENDTXN", "simulated", f"EndTxn returned {answer} in state …")
+
+
 def look(state: PartitionState, key: bytes) -> Any:
     """The committed row under a key; of a packed tombstone only that it is one."""
     if state.is_packed(key):
@@ -186,6 +200,8 @@ __all__ = [
     "BatchResult",
     "ChunkSizes",
     "ClockSetting",
+    "Counts",
+    "EndWatch",
     "Folded",
     "Judge",
     "LogRecord",
@@ -200,6 +216,7 @@ __all__ = [
     "clock_repair",
     "compared_rows",
     "folded",
+    "log_end_answer",
     "look",
     "opened",
     "row_classes",

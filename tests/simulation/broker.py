@@ -1,4 +1,8 @@
-"""Kafka in memory: log with a clock, transactions, changelog, outputs, and the sinks' offsets."""
+"""Kafka in memory: log with a clock, transactions, changelog, outputs, and the sinks' offsets.
+
+The end of a transaction may come late, in another one of the same producer, as the network may
+deliver it (tests/late_requests).
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -6,22 +10,29 @@ from random import Random
 from typing import NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.simulation.adapter import JUDGE, BatchResult, Judge, LogRecord, Stored, changelog_of
+from tests.simulation.adapter import JUDGE, BatchResult, Counts, Judge, LogRecord, Stored, changelog_of
 
 Mark = Callable[[str], None]
+NOTHING_COUNTED = Counts(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Fenced(Exception):
-    """Another owner has taken over the partition."""
+    """The broker refuses a producer: another owner has taken over the partition."""
 
 
-class Transaction(NamedTuple):
-    """Records that are not committed yet; `first` is their first offset on the audit topic."""
+class Unended(NamedTuple):
+    """Records of the open transaction; `first` is their first offset on the audit topic."""
 
-    epoch: int
     outcome: BatchResult
     changelog: list[Stored]
     first: int
+
+
+class LateEnd(NamedTuple):
+    """A request to end a transaction, which the network still has after its repetition came."""
+
+    epoch: int
+    commits: bool
 
 
 class AuditLog:
@@ -44,9 +55,9 @@ class AuditLog:
 class Broker:
     """All partitions. `skew_ms` is its clock's error; while not `up` it accepts nothing."""
 
-    def __init__(self, rng: Random, partitions: int, mark: Mark, judge: Judge = JUDGE) -> None:
-        """`judge` says how rows are written to the changelog."""
-        self._rng, self._mark, self._judge = rng, mark, judge
+    def __init__(self, rng: Random, late_rng: Random, partitions: int, mark: Mark, judge: Judge = JUDGE) -> None:
+        """`late_rng` decides about late ends; `judge` how rows are written to the changelog."""
+        self._rng, self._late_rng, self._mark, self._judge = rng, late_rng, mark, judge
         self.up, self.skew_ms = True, 0
         self.events: list[list[LogRecord]] = [[] for _ in range(partitions)]
         self.changelogs: list[list[Stored]] = [[] for _ in range(partitions)]
@@ -57,7 +68,9 @@ class Broker:
         self.generations = [0] * partitions
         self._next = [0] * partitions
         self._epochs = [0] * partitions
-        self._open: list[Transaction | None] = [None] * partitions
+        self._open: list[list[Unended]] = [[] for _ in range(partitions)]
+        self._last_commits = [True] * partitions  # whether the last end was a commit
+        self._late: list[list[LateEnd]] = [[] for _ in range(partitions)]
 
     def append(self, partition: int, key: bytes | None, value: bytes | None, now_ms: int) -> LogRecord:
         """Append a record with a timestamp; sometimes leave offsets without records before it."""
@@ -80,38 +93,69 @@ class Broker:
     def fence(self, partition: int) -> int:
         """Begin a new owner's epoch and abort the former owner's open transaction."""
         self._epochs[partition] += 1
-        if self._open[partition] is not None:
+        if self._open[partition]:
             self._mark("transaction: aborted by the next owner")
-            self.abort(partition, self._epochs[partition])
+            self.end(partition, self._epochs[partition], commits=False)
         return self._epochs[partition]
 
     def write(self, partition: int, epoch: int, outcome: BatchResult) -> None:
-        """Write a transaction's records, uncommitted."""
+        """Write a transaction's records, uncommitted; a late end may come after half of them."""
         self._check(partition, epoch)
-        log = self.audits[partition]
         changelog = changelog_of(outcome, self._judge, self._tables[partition].get)
-        self._open[partition] = Transaction(epoch, outcome, changelog, log.next)
+        waiting, rng = self._late[partition], self._late_rng
+        late = waiting.pop(0) if waiting and rng.random() < 0.8 else None
+        is_within = late is not None and rng.random() < 0.8
+        parts = _halves(outcome, changelog) if is_within else [(outcome, changelog)]
+        for part in parts:
+            self._append_unended(partition, *part)
+            if late is not None:
+                self._deliver(partition, late)
+                late = None
+
+    def _append_unended(self, partition: int, outcome: BatchResult, changelog: list[Stored]) -> None:
+        log = self.audits[partition]
+        self._open[partition].append(Unended(outcome, changelog, log.next))
         log.next += len(outcome.records_on("audit"))
 
-    def commit(self, partition: int, epoch: int) -> None:
-        """Commit the open transaction; committing again after a lost answer has no effect."""
-        self._check(partition, epoch)
-        transaction = self._open[partition]
-        if transaction is None:
-            return
-        self._open[partition] = None
-        log = self.audits[partition]
-        lines = transaction.outcome.records_on("audit")
-        log.records.extend((transaction.first + n, line) for n, (_, line) in enumerate(lines))
-        log.mark()
-        self.outcomes[partition].append(transaction.outcome)
-        self.changelogs[partition].extend(transaction.changelog)
-        self._tables[partition].update(transaction.changelog)
+    def end(self, partition: int, epoch: int, *, commits: bool) -> None:
+        """Commit or abort the open transaction; the same end again has no effect.
 
-    def abort(self, partition: int, epoch: int) -> None:
+        Raises `Fenced`, also if it has ended in the other way: then a driver gives up its producer.
+        """
         self._check(partition, epoch)
-        self._open[partition] = None
-        self.audits[partition].mark()
+        ended, self._open[partition] = self._open[partition], []
+        if not ended:
+            if commits != self._last_commits[partition]:
+                raise Fenced
+            return
+        log, self._last_commits[partition] = self.audits[partition], commits
+        if commits:
+            for part in ended:
+                lines = part.outcome.records_on("audit")
+                log.records.extend((part.first + n, line) for n, (_, line) in enumerate(lines))
+                self.changelogs[partition].extend(part.changelog)
+                self._tables[partition].update(part.changelog)
+            emitted = [each for part in ended for each in part.outcome.emitted]
+            self.outcomes[partition].append(ended[-1].outcome._replace(emitted=emitted))
+        log.mark()
+
+    def delay_end(self, partition: int, epoch: int, *, commits: bool, trouble: int) -> bool:
+        """Sometimes let the network keep the first request to end a transaction; return if it does.
+
+        It comes in a later transaction of the partition.
+        """
+        is_delayed = self._late_rng.random() < (0.1 if commits else 0.5) * trouble
+        if is_delayed:
+            self._late[partition].append(LateEnd(epoch, commits))
+        return is_delayed
+
+    def _deliver(self, partition: int, late: LateEnd) -> None:
+        try:
+            self.end(partition, late.epoch, commits=late.commits)
+        except Fenced:
+            self._mark("late end: refused")
+        else:
+            self._mark("late end: ended another transaction")
 
     def _check(self, partition: int, epoch: int) -> None:
         if epoch != self._epochs[partition]:
@@ -128,3 +172,11 @@ class Broker:
         if generation != self.generations[partition]:
             raise Fenced
         self.groups[partition] = (offset, metadata)
+
+
+def _halves(outcome: BatchResult, changelog: list[Stored]) -> list[tuple[BatchResult, list[Stored]]]:
+    """Return two parts of a transaction's records; the second one has position and counts."""
+    middle, row = (len(outcome.emitted) + 1) // 2, len(changelog) // 2
+    first = outcome._replace(emitted=outcome.emitted[:middle], counts=NOTHING_COUNTED)
+    rest = outcome._replace(emitted=outcome.emitted[middle:])
+    return [(first, changelog[:row]), (rest, changelog[row:])]

@@ -133,6 +133,15 @@ def check_counts(outputs: Written, folded_count: int, logged_count: int) -> Iter
         yield (
             f"counted {audit_lines} audited, {rejected} rejected; wrote {len(outputs.audits)}, {len(outputs.rejected)}"
         )
+    for name, lines in (
+        ("cleanup", outputs.cleanups),
+        ("tasks", outputs.tasks),
+        ("migrations", outputs.migrations),
+        ("quotas", outputs.quotas),
+    ):
+        counted = sum(getattr(outcome.counts, name) for outcome in outputs.outcomes)
+        if counted != len(lines):
+            yield f"counted {counted} records of {name}; wrote {len(lines)}"
     closed_tallies = sum(request.service_id == TALLY_SERVICE for _, request in outputs.cleanups)
     # The end of a migration and that of its hold are one timer's.
     reported = sum(line.due_at is not None and line.reason_code != "migration_aborted" for _, line in outputs.audits)

@@ -1,5 +1,6 @@
 """A thousand fixed schedules; together they must reach every kind of fault and outcome."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, get_args
@@ -10,6 +11,7 @@ from sessionary.schemas.types import RejectionReason
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.facts import AbortReason
 from sessionary.stream_processors.core_build import core_build
+from tests.simulation import workers
 from tests.simulation.checks import find_faults
 from tests.simulation.migrations import MOVE_STAGES
 from tests.simulation.runner import Failure, check_schedule, run_schedule
@@ -41,6 +43,7 @@ TROUBLE = {
     *(f"recovery: {source}" for source in ("whole changelog", "compacted changelog", "own store and the rest")),
     *("transaction: aborted by the next owner", "transaction: aborted, folded again"),
     *("transaction: committed, answer lost", "owner: fenced", "cluster: partition moved"),
+    *("transaction: none begun, the last end is in doubt", "late end: refused"),
     *("sink: fenced", "sink: a zombie inserts", "sink: block dropped as known", "sink: inserted, answer lost"),
     *("sink: replays a declared block", "sink: closing commit"),
     *("log: offsets without records", "log: clock set back", "log: clock leaps", "broker: outage", "log: outage"),
@@ -102,6 +105,8 @@ MIGRATIONS = {
     *("migration: claimed by another service", "fenced beats"),
 }
 A_FEW = 3
+# What `checks` say.
+_WRITTEN, _DOUBLED = re.compile(r"(\d+) \w+, (\d+) in one go"), re.compile(r"(audit_id|source) .* occurs \d times")
 EXPECTED = {
     *(PEOPLE | REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | AGENTS | ARTIFACTS_AND_TURNS | QUOTAS),
     *(f"fired: {name}" for name in FIRED),
@@ -130,6 +135,37 @@ def test_a_seed_gives_the_same_schedule_again() -> None:
         first, second = (run_schedule(seed, tracing=True) for _ in range(2))
         assert first == second
         assert len(first.trace) > 20
+
+
+class Unwatched:
+    """Trusts each end."""
+
+    doubt = None
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    def abort(self) -> None:
+        """Abort the transaction."""
+
+    def log(self, *line: object) -> None:
+        """Take a line of the driver's log."""
+
+
+def test_late_ends_lose_and_double_records_unless_they_are_watched() -> None:
+    lost, doubled = set[int](), set[int]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(workers, "EndWatch", Unwatched)
+        for seed in range(1, 41):
+            found = "\n".join(run_schedule(seed).found)
+            if any(int(ours) < int(theirs) for ours, theirs in _WRITTEN.findall(found)):
+                lost.add(seed)
+            if _DOUBLED.search(found):
+                doubled.add(seed)
+    assert lost
+    assert doubled
+    for seed in (min(lost), min(doubled)):
+        assert check_schedule(seed)["late end: refused"]
 
 
 def test_tracing_changes_nothing() -> None:

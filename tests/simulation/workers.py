@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Literal
 from tests.simulation.adapter import (
     BatchResult,
     ClockSetting,
+    EndWatch,
     PartitionSettings,
     RulesRequest,
     Stored,
     UncommittedBatch,
     announcement,
     clock_repair,
+    log_end_answer,
     look,
     opened,
     row_classes,
@@ -34,7 +36,7 @@ class Owner:
     def __init__(self, world: World, worker: Worker, partition: int) -> None:
         self.world, self.worker, self.partition = world, worker, partition
         self.stage: Stage = "fenced"
-        self.epoch = world.broker.fence(partition)
+        self._renew_producer()
         self.settings = world.draw_batch_limits()
         self.batch: UncommittedBatch | None = None
         self.outcome: BatchResult | None = None
@@ -142,6 +144,12 @@ class Owner:
 
     def _leave_finished(self) -> None:
         assert self.outcome is not None
+        if self.ends.doubt is not None:
+            self.world.mark("transaction: none begun, the last end is in doubt")
+            self.stage = "fenced"
+            self._renew_producer()
+            return
+        self.ends.begin()
         self.world.broker.write(self.partition, self.epoch, self.outcome)
         self.stage = "written"
 
@@ -149,18 +157,35 @@ class Owner:
         """Commit; it may be rejected, or its answer lost: then the owner reopens the partition."""
         world, chance = self.world, self.world.rng.random()
         if chance < 0.04 * world.trouble:
-            world.broker.abort(self.partition, self.epoch)
+            self._end(commits=False)
+            self.ends.abort()
             world.mark("transaction: aborted, folded again")
             self.stage = "open"
             return
-        world.broker.commit(self.partition, self.epoch)
+        self._end(commits=True, is_repeated=chance > 0.07 and chance < 0.1 * world.trouble)
         if chance < 0.07 * world.trouble:
             world.mark("transaction: committed, answer lost")
-            self.stage, self.epoch = "fenced", world.broker.fence(self.partition)
+            self.stage = "fenced"
+            self._renew_producer()
             return
-        if chance < 0.1 * world.trouble:
-            world.broker.commit(self.partition, self.epoch)
         self.stage, self.saved = "committed", len(world.broker.changelogs[self.partition])
+
+    def _renew_producer(self) -> None:
+        self.epoch, self.ends = self.world.broker.fence(self.partition), EndWatch()
+
+    def _end(self, *, commits: bool, is_repeated: bool = False) -> None:
+        """End the transaction. If an answer is lost, the driver repeats the request.
+
+        The broker may get the first one at once, or late.
+        """
+        broker, partition, epoch = self.world.broker, self.partition, self.epoch
+        if is_repeated:
+            broker.end(partition, epoch, commits=commits)
+            log_end_answer(self.ends, "_TRANSPORT")
+        elif broker.delay_end(partition, epoch, commits=commits, trouble=self.world.trouble):
+            log_end_answer(self.ends, "_TRANSPORT")
+        broker.end(partition, epoch, commits=commits)
+        log_end_answer(self.ends, "NO_ERROR")
 
     def _leave_committed(self) -> None:
         assert self.batch is not None

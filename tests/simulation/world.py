@@ -70,7 +70,7 @@ class World:
         self.ticked_ms = 0
         self.shape = draw_shape(rng)
         self.settings = PartitionSettings("sessionary.events", self.shape.partitions, OUTAGE_MS, OUTAGE_GRACE_MS)
-        self.broker = Broker(rng, self.shape.partitions, self.mark, judge)
+        self.broker = Broker(rng, Random(f"late ends {seed}"), self.shape.partitions, self.mark, judge)
         self.quotas = QuotaWorker(self)
         self.clickhouse = ClickHouse()
         self.cluster = Cluster(self, self.shape.workers)

@@ -127,7 +127,7 @@ def test_make_targets_that_are_named_exist() -> None:
 @pytest.mark.parametrize(("name", "rows"), [("ARCHITECTURE.md", 10), ("docs/operate/promises.md", 32)])
 def test_each_promise_names_a_test_that_exists(name: str, rows: int) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", _read(name))
-    assert len(named) == rows
+    assert len(named) >= rows
     assert [name for path, name in named if f"def {name}(" not in _read(path)] == []
 
 

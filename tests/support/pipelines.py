@@ -12,6 +12,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, EnvSettings, KafkaSettings
 from sessionary.schemas.settings.librdkafka_options import option_variable
 from sessionary.schemas.topics import topic_specs
@@ -46,6 +47,33 @@ def new_pipeline(bootstrap_servers: str, partitions: int = PARTITIONS) -> KafkaS
     places = [TopicPartition(spec.name, n) for spec in specs for n in range(spec.partitions)]
     wait_until(lambda: _have_logs(admin, places), 30, "the topics' logs")
     return kafka
+
+
+def make_topic_again(kafka: KafkaSettings, topic: str) -> None:
+    """Delete a topic and create it with its settings: the same name, and another id."""
+    connection, admin = AdminConnection(kafka), _admin(kafka.bootstrap_servers)
+    former = ask_topic_id(connection, topic, _ADMIN_TIMEOUT_S)
+    admin.delete_topics([topic])[topic].result(_ADMIN_TIMEOUT_S)
+    wait_until(lambda: topic not in admin.list_topics(timeout=_ADMIN_TIMEOUT_S).topics, 30, "the topic to be gone")
+    (spec,) = (spec for spec in topic_specs(kafka.topic_prefix, kafka.partitions) if spec.name == topic)
+    wanted = NewTopic(topic, num_partitions=spec.partitions, replication_factor=1, config=spec.config)
+
+    def is_made() -> bool:
+        try:
+            admin.create_topics([wanted])[topic].result(_ADMIN_TIMEOUT_S)
+        except KafkaException as error:  # the broker may not have deleted the former one yet
+            return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS and _has_other_id())
+        return True
+
+    def _has_other_id() -> bool:
+        try:
+            return ask_topic_id(connection, topic, _ADMIN_TIMEOUT_S) != former
+        except KafkaException:  # the broker that answers may not know the new topic yet
+            return False
+
+    wait_until(is_made, 30, "the topic to be made")
+    wait_until(_has_other_id, 30, "the new topic")
+    wait_until(lambda: _have_logs(admin, [TopicPartition(topic, n) for n in range(spec.partitions)]), 60, "its logs")
 
 
 def _have_logs(admin: AdminClient, places: list[TopicPartition]) -> bool:

@@ -118,5 +118,9 @@ def batch_record(partition: int, number: int, **fields: Any) -> BatchRecord:
         started_at=started_at,
         previous_acknowledged_at=started_at - 40_000 if number > 1 else None,
         instance="p1",
+        cleanup=0,
+        tasks=0,
+        migrations=0,
+        quotas=0,
     )
     return record._replace(**fields)

@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 )
 
 from sessionary.schemas.errors import Invalid, Unavailable
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import TopicSpec, topic_specs
 
@@ -137,6 +138,18 @@ def count_brokers(settings: KafkaSettings) -> int:
         raise _kafka_error(settings, error) from None
 
 
+def find_cluster_id(settings: KafkaSettings) -> str | None:
+    """Return the cluster's id; None if its brokers report none. Blocks for up to 3 s.
+
+    Raises as `count_brokers` does.
+    """
+    try:
+        found: str | None = _admin_client(settings).list_topics(timeout=_REACH_S).cluster_id
+    except KafkaException as error:
+        raise _kafka_error(settings, error) from None
+    return found
+
+
 def list_topic_changes(settings: KafkaSettings) -> list[str]:
     """Return the changes of `apply_topics`, one line per topic. Blocks.
 
@@ -151,6 +164,17 @@ def list_topic_changes(settings: KafkaSettings) -> list[str]:
         f"{change.spec.name}: missing" if change.create else change.describe_change()
         for change in topic_changes(specs, found)
     ]
+
+
+def has_topic_ids(settings: KafkaSettings) -> bool:
+    """Return whether the broker gives topics ids, by which one that is made again shows. Blocks.
+
+    Raises `Unavailable`, `Invalid`.
+    """
+    try:
+        return ask_topic_id(AdminConnection(settings), settings.topics.events, _REACH_S) is not None
+    except KafkaException as error:
+        raise _kafka_error(settings, error) from None
 
 
 def apply_topics(settings: KafkaSettings, replication_factor: int = 1) -> list[str]:

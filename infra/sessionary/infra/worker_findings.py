@@ -18,6 +18,13 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "judge_failed": 'sessionary partition skip {partition} {next_offset} --reason "…"',
     "record_too_large": "sessionary topics apply; sessionary partition retry {partition}",
 }
+# No decision ends these.
+_RESTORED: Final[Mapping[str, str]] = {
+    "topic_replaced": "begin again under a new SESSIONARY_TOPIC_PREFIX; or restore the brokers as a whole from copies "
+    "of their disks, then run: sessionary partition retry {partition}",
+    "position_lost": "bring the replica back that has the changelog's last records, then run: sessionary partition "
+    "retry {partition}; without one, begin again under a new SESSIONARY_TOPIC_PREFIX",
+}
 
 
 class Finding(NamedTuple):
@@ -29,6 +36,8 @@ class Finding(NamedTuple):
 
 def advise_halt(partition: Document) -> str:
     """Return how a halted partition resumes: by its cause's removal, or by a decision."""
+    if (restored := _RESTORED.get(str(partition["reason"]))) is not None:
+        return restored.format_map(partition)
     retry = f"remove the cause, then run: sessionary partition retry {partition['partition']}"
     decision = _DECISIONS.get(str(partition["reason"]))
     if decision is None:

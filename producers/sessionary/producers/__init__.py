@@ -58,6 +58,7 @@ from sessionary.producers.durable.run_block import Run
 from sessionary.producers.durable.tool import current_tool_key, tool
 from sessionary.producers.errors import (
     AuthenticationFailed,
+    BoundReached,
     ClientClosed,
     DeliveryFailed,
     EncodeError,
@@ -78,6 +79,7 @@ from sessionary.producers.errors import (
     SessionTimeout,
     SettingsError,
     SpoolDamaged,
+    SpoolRemoved,
     SpoolUnusable,
     StateMismatch,
     Unavailable,
@@ -209,6 +211,7 @@ __all__ = [
     "Backlog",
     "BeatsWith",
     "BlockMetadata",
+    "BoundReached",
     "CleanupAction",
     "CleanupHandler",
     "CleanupRequest",
@@ -282,6 +285,7 @@ __all__ = [
     "SettingsError",
     "Snapshot",
     "SpoolDamaged",
+    "SpoolRemoved",
     "SpoolUnusable",
     "StartFailureReason",
     "StateMismatch",

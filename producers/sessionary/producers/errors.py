@@ -3,7 +3,8 @@
 SessionaryError
 ├── Invalid(reason, detail)        bad input: a name, id or value; retrying does not help
 │   ├── EncodeError                a value does not fit its event's schema
-│   └── NotAllowed(state, event_type)  the session's state or owner does not allow the verb
+│   ├── NotAllowed(state, event_type)  the session's state or owner does not allow the verb
+│   └── BoundReached               a session or run has as many parts as it may have
 ├── Unavailable(retry_after_s)     Kafka or the control API does not answer; retry the call
 ├── SettingsError                  a setting is missing or malformed
 │   └── SpoolUnusable              the spool's folder cannot be used
@@ -23,6 +24,7 @@ SessionaryError
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
+    ├── SpoolRemoved(path)         spool files were removed or replaced while the client used them
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
     │   └── ArtifactDeleted(uri)   it has expired, and is marked as deleted
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
@@ -56,6 +58,19 @@ class NotAllowed(Invalid):
         super().__init__(reason, detail)
         self.state = state
         self.event_type = event_type
+
+
+class BoundReached(Invalid):
+    """A session has as many open runs, or a run or session as many parts, as it may have.
+
+    Raised before a run or a step begins its work, and before an artifact is reported; its body, or
+    a large input of the step, may be stored. Counts the runs whose blocks are open in this process,
+    the parts that this object has begun, and those that a run had when it was resumed.
+
+    Attributes:
+        reason: The reason that the processor would give: `too_many_runs` or `too_many_children`.
+        detail: What is full, what did not begin, and the remedy, for people.
+    """
 
 
 class ProducerError(SessionaryError):
@@ -288,6 +303,32 @@ class SpoolDamaged(ProducerError):
         self.lost = lost
 
 
+class SpoolRemoved(ProducerError):
+    """Spool files were removed or replaced while this client used them; `on_error` gets it.
+
+    They held this client's events, or those of dead processes that it sends. Events that Kafka has
+    not acknowledged are written into new files, unless another client sends them. If no file can be
+    made, they are in memory, and the client tries again every second.
+
+    Attributes:
+        path: The folder of this client's own files.
+        kept: Number of events that were written into new files.
+        at_risk: Number of events that are in memory only, and are lost if the process is killed.
+    """
+
+    def __init__(self, path: Path, files: int, kept: int, at_risk: int, failure: OSError | None) -> None:
+        fate = f"{kept} events that Kafka has not acknowledged were written into new files"
+        if failure is not None:
+            fate += f", {at_risk} are in memory only, and lost with the process, as no file can be made: {failure}"
+        super().__init__(
+            f"{files} spool files that the client with the folder {path} used were removed or replaced: {fate}. Let "
+            "SESSIONARY_SPOOL_DIR name a folder that no program cleans up, and that stays mounted"
+        )
+        self.path = path
+        self.kept = kept
+        self.at_risk = at_risk
+
+
 class ArtifactMissing(ProducerError):
     """An artifact's body is not in its store: it was removed, or the store is another one.
 
@@ -357,6 +398,7 @@ __all__ = [
     "ArtifactDeleted",
     "ArtifactMissing",
     "AuthenticationFailed",
+    "BoundReached",
     "ClientClosed",
     "DeliveryFailed",
     "EncodeError",
@@ -377,6 +419,7 @@ __all__ = [
     "SessionaryError",
     "SettingsError",
     "SpoolDamaged",
+    "SpoolRemoved",
     "SpoolUnusable",
     "StateMismatch",
     "Unavailable",

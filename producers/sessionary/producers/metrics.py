@@ -26,8 +26,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "(given up after an error), expired (too old for a replay), rejected (delivered ones of which the client was "
     "notified).",
     "sessionary_client_delivery_errors_total": "Delivery errors, by reason: librdkafka's name of the error in lower "
-    "case, queue_full, spool_full, not_on_disk (an event kept in memory), expired, unreadable_frame or "
-    "damaged_segment; control_authentication if the control API refuses the token.",
+    "case, queue_full, spool_full, not_on_disk (an event kept in memory), expired, unreadable_frame, "
+    "damaged_segment or spool_removed; control_authentication if the control API refuses the token.",
     "sessionary_client_spool_damaged_events_total": "Events in the spool that could not be read and are "
     "lost: a disk or machine failed.",
     "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that were not given up.",

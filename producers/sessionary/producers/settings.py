@@ -18,9 +18,16 @@ DeliveryPolicy = Literal["spool", "block", "drop"]
 
 _TOKEN = re.compile(r"[!-~]+")
 _SERVER = re.compile(
-    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
+    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
     re.IGNORECASE | re.ASCII,
 )
+
+
+def _plain_server(server: str) -> str:
+    """Return `host:port` of a server, in the one spelling that names spool folders."""
+    found = _SERVER.fullmatch(server.strip())
+    assert found is not None  # it was checked
+    return f"{found['host'].lower()}:{int(found['port'] or 9092)}"
 
 
 def _state_folder() -> Path | None:
@@ -68,8 +75,9 @@ class ProducerSettings(KafkaSettings):
     )
     spool_dir: Path | None = Field(
         default_factory=_state_folder,
-        description="folder of the spool files, on a disk of this machine; one subfolder per cluster and prefix; in a "
-        "container on a volume that outlives it. Without a usable folder the client continues with policy drop",
+        description="folder of the spool files, on a disk of this machine; one subfolder, with a label beside it, per "
+        "name of a cluster and prefix; in a container on a volume that outlives it. Without a usable folder the "
+        "client continues with policy drop",
     )
     spool_bytes_max: int = Field(
         256 << 20, description="size of the spool; when it is full, events are dropped and reported", ge=1 << 16
@@ -163,5 +171,5 @@ class ProducerSettings(KafkaSettings):
         """
         if self.spool_dir is None:
             raise SpoolUnusable("SESSIONARY_SPOOL_DIR is not set, and this process has no home folder")
-        servers = ",".join(sorted(self.bootstrap_servers.replace(" ", "").split(",")))
+        servers = ",".join(sorted({_plain_server(server) for server in self.bootstrap_servers.split(",")}))
         return self.spool_dir / hashlib.sha256(f"{servers}/{self.topic_prefix}".encode()).hexdigest()[:16]

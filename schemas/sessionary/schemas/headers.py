@@ -20,12 +20,16 @@ Headers = Sequence[tuple[str, bytes | None]]
 # byte, so that no header that it delivers has this name.
 UNREADABLE_HEADERS: Final = (("unreadable-headers\0", b"the name of a header is not UTF-8"),)
 TRACEPARENT: Final = "traceparent"
+# Of a record that has no place of a transaction in its value: partition and number of the
+# transaction that wrote it, as `3:128`. Not in the value, which is the same in any batch.
+TRANSACTION: Final = "transaction"
 REPLAYED_FROM: Final = "replayed_from"  # where the record was rejected that is sent again, as JSON
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
 _VERSION = ("ce_specversion", b"1.0")
 _ID_AT, _TIME_AT = 2, 6  # places in an event's headers
 _TRACE_CONTEXT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACE_CONTEXT_BYTES = re.compile(_TRACE_CONTEXT.pattern.encode())
+_TRANSACTION = re.compile(rb"(\d{1,10}):(\d{1,19})")
 
 # The driver returns a list and sets an exception. `message.headers()` in code that runs often does
 # not notice: the interpreter's specialized instruction looks at the list only, and the exception
@@ -114,6 +118,20 @@ def find_traceparent(headers: Headers) -> bytes | None:
     for name, value in headers:
         if name == TRACEPARENT:
             return value if value is not None and _TRACE_CONTEXT_BYTES.fullmatch(value) else None
+    return None
+
+
+def transaction_header(partition: int, number: int) -> tuple[str, bytes]:
+    """Return the header that names the transaction of an output: its partition and its number."""
+    return TRANSACTION, f"{partition}:{number}".encode()
+
+
+def find_transaction(headers: Headers) -> tuple[int, int] | None:
+    """Return partition and number of the transaction that headers name; None if they do not."""
+    for name, value in headers:
+        if name == TRANSACTION:
+            found = _TRANSACTION.fullmatch(value or b"")
+            return None if found is None else (int(found[1]), int(found[2]))
     return None
 
 

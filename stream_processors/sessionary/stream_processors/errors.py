@@ -21,12 +21,15 @@ from sessionary.schemas.errors import SessionaryError, Unavailable
 HaltReason = Literal[
     "log_gap",  # the log begins after the position: records were deleted before they were folded
     "log_truncated",  # the log ended below the position: it lost records that were folded already
+    "topic_replaced",  # the events or the changelog were deleted and made again: another log has the same name
     "wrong_timestamp_type",  # a record has a client's time, not the broker's, by which deadlines are judged
     "clock_ahead",  # a record's time lies too far ahead of the worker's clock: one of two clocks is wrong
     "batch_unreadable",  # a batch of events is damaged, or cannot be unpacked
     "store_disk_full",  # the disk of the local store (RocksDB) has no room left
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_incomplete",  # the changelog lost rows: their number or checksum is not the position record's
+    "position_lost",  # the changelog has not the last position: the partition was folded beyond it
+    "transaction_open",  # an open transaction hides the end of the changelog
     "changelog_unreadable",  # a changelog record cannot be decoded
     "unknown_rules",  # the partition is judged by rules that this release does not know
     "judge_failed",  # an unexpected exception while a record was folded: it would come up again

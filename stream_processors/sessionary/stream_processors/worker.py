@@ -13,14 +13,16 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from aiokafka.errors import KafkaError
+from confluent_kafka import KafkaException
 
 from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.schemas.kafka.log_progress import LogEnd, LogEndClient, LogProgress, StalledPartition
-from sessionary.schemas.telemetry.role_logs import end_hung_process, role_logger
+from sessionary.schemas.telemetry.role_logs import end_hung_process, error_fields, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.rules import RulesApi
@@ -43,9 +45,15 @@ from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job, processor_job
-from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
+from sessionary.stream_processors.runtime.log_identity import LogClient, TopicIds, ask_topic_ids
+from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
-from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
+from sessionary.stream_processors.runtime.watchdog import (
+    StuckLimits,
+    StuckPartitionWatchdog,
+    TruncationWatchdog,
+    halt_replaced,
+)
 from sessionary.stream_processors.runtime.worker_context import TraceBatch, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
@@ -98,14 +106,19 @@ class Processor:
         self._fetcher = Fetcher(settings)
         self._fold_progress = LogProgress()
         self._looped_s = self._watched_s = time.monotonic()
+        self._knows_topic_ids = True  # by the last answer
         self._ticker = Ticker(settings, self._metrics)
         self._event_sender = EventSender(settings)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
+        log_client = LogClient(settings)
         self._context = WorkerContext(
             *(settings, job, self._metrics, self._executor, self._fetcher),
             trace_batch=_batch_tracer(settings),
             rules_of_group=lambda: cast(Assignor, self.app.assignor).rules_known_by_all(),
+            topic_ids=log_client.ask_ids,
+            changelog_end=log_client.ask_changelog_end,
+            find_traces=partial(find_traces, settings, job.traces),
         )
         stores = PartitionStores(settings, state, job.row_codec)
         self.assignment = Assignment(self._context, stores, lambda: transport.heartbeat_s)
@@ -204,7 +217,7 @@ class Processor:
         """Leave the group, and fold until other workers have taken the partitions, 5 s at most."""
         consumer, opened = cast(MemberConsumer, self.app.consumer), await self.assignment.prepare_leaving()
         if opened:
-            await consumer.commit_offsets(opened)
+            await consumer.commit_offsets(opened, self.assignment.events_topic_id)
         # A worker with all partitions may be the only one; then none would be taken.
         if await consumer.leave_group() and len(self.assignment.owners) < self._settings.partitions:
             await self.assignment.wait_until_taken(_HAND_OVER_S)
@@ -292,7 +305,7 @@ class Processor:
                 continue  # aiokafka answers a refused commit by joining the group as a new member
             if next_offsets and next_offsets != reported:
                 consumer = cast(MemberConsumer, self.app.consumer)
-                if await consumer.commit_offsets(next_offsets):
+                if await consumer.commit_offsets(next_offsets, self.assignment.events_topic_id):
                     reported = next_offsets
 
     async def _watch_partitions(self) -> None:
@@ -329,6 +342,9 @@ class Processor:
                 if log is not None and log.first_offset is None:
                     ends[partition] = position  # only aborted records are behind it
             stuck.check_progress(ends, time.monotonic())
+            # Before the ends are compared: another log's end would be taken for a loss of this one.
+            if (topic_ids := await self._ask_topic_ids(connection)) is not None:
+                halt_replaced(self.assignment, topic_ids, self._settings.topics)
             for partition in truncation.check_ends(positions, log_ends):
                 log = await self._look_into_log(partition, positions[partition].next_offset)
                 if log is not None:
@@ -341,6 +357,21 @@ class Processor:
         ends = await ask
         self._watched_s = time.monotonic()
         return ends
+
+    async def _ask_topic_ids(self, connection: AdminConnection) -> TopicIds | None:
+        """Return the ids of the topics; None without an answer, to be asked again."""
+        loop = asyncio.get_running_loop()
+        try:
+            ids = await loop.run_in_executor(self._executor, ask_topic_ids, connection, self._settings.topics)
+            self._knows_topic_ids = True
+            return ids
+        except KafkaException as error:
+            if self._knows_topic_ids:  # the first failure in a row
+                _log.warning("whether the topics were made again is not known: %(error)s", **error_fields(error))
+            self._knows_topic_ids = False
+            return None
+        finally:
+            self._watched_s = time.monotonic()
 
     def _watch_fetching(self, log_ends: Mapping[int, int], now_s: float) -> None:
         if self._fetcher.renew_if_stuck(log_ends, now_s):

@@ -46,6 +46,17 @@ def test_a_halt_has_the_command_that_ends_it(reason: str, command: str) -> None:
     assert command in advise_halt(partition(3, "halted", reason=reason, next_offset=71))
 
 
+@pytest.mark.parametrize(
+    ("reason", "first"),
+    [("topic_replaced", "begin again under a new"), ("position_lost", "bring the replica back that has")],
+)
+def test_a_halt_that_no_decision_ends_names_first_what_helps(reason: str, first: str) -> None:
+    advice = advise_halt(partition(3, "halted", reason=reason, next_offset=71))
+    assert advice.startswith(first)
+    for part in ("sessionary partition retry 3", "a new SESSIONARY_TOPIC_PREFIX"):
+        assert part in advice
+
+
 def test_after_a_leap_no_retry_is_advised_because_the_stamps_stay_in_the_log() -> None:
     advice = advise_halt(partition(3, "halted", reason="clock_ahead", next_offset=71))
     assert advice.startswith("set the clock that is wrong, then run: sessionary partition repair-clock 3")

@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Number
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sessionary.producers import AsyncSessionClient, QueueFull, Rejected, SessionClient
+from sessionary.producers.delivery.spool import spool as spool_module
 from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.metrics import HELP, ClientMeter, Sample
@@ -130,7 +131,10 @@ def test_the_spool_and_its_oldest_event_are_measured(closed_address: str, tmp_pa
     assert (closed["sessionary_client_queue_events"], closed["sessionary_client_spool_bytes"]) == (0, 0)
 
 
-def test_an_event_that_is_too_old_to_be_replayed_is_counted_as_expired(closed_address: str, tmp_path: Path) -> None:
+def test_an_event_that_is_too_old_to_be_replayed_is_counted_as_expired(
+    closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "OLD_WAIT_S", 0.0)
     of = new_settings(closed_address, tmp_path)
     dead = Spool(of.spool_folder, "dead", 1 << 18)
     dead.append_frame(Frame(time.time_ns() // 1_000_000 - AGE_LIMIT_MS - 1_000, b"k", None, b"old"), None)

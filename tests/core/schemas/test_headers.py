@@ -6,6 +6,7 @@ from sessionary.schemas.headers import (
     Headers,
     HeaderSource,
     find_traceparent,
+    find_transaction,
     header_pairs,
     read_each_headers,
     read_headers,
@@ -80,3 +81,18 @@ def test_no_header_that_a_client_reads_has_the_name_that_stands_for_unreadable_o
 )
 def test_only_a_well_formed_trace_context_is_found(headers: Headers, found: bytes | None) -> None:
     assert find_traceparent(headers) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (b"3:128", (3, 128)),
+        (b"0:9223372036854775807", (0, (1 << 63) - 1)),
+        *((value, None) for value in (None, b"", b"3", b"3:", b":1", b"-1:1", b"3:1:1", b"3:" + b"9" * 5_000)),
+    ],
+)
+def test_a_transaction_is_read_from_its_header_or_is_unknown(
+    value: bytes | None, found: tuple[int, int] | None
+) -> None:
+    assert find_transaction([("other", b"1:1"), ("transaction", value)]) == found
+    assert find_transaction([("other", b"1:1")]) is None

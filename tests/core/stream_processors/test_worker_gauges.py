@@ -190,7 +190,7 @@ def test_a_recovery_tells_what_is_left_only_while_it_lasts(
     recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def recover(*arguments: Any) -> int:
-        *_, progress = arguments
+        *_, progress, _, _ = arguments
         progress.next_offset, progress.end_offset, progress.found_damaged_store = 30, 100, True
         return recovery.recover(*arguments)
 

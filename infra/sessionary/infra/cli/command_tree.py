@@ -88,6 +88,7 @@ _SPOOL: Final = (
 _INTEGRITY: Final = (
     LateCommand("check", "integrity:check_command", "Check that ClickHouse has every row, once."),
     LateCommand("repair", "integrity:repair_command", "Read missing rows from Kafka again."),
+    LateCommand("dismiss", "integrity:dismiss_command", "Dismiss faults that cannot be repaired, with a reason."),
 )
 _SERVE: Final = (
     LateCommand("processor", "roles:processor_command", "Run a processor."),

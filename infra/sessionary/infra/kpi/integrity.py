@@ -26,7 +26,7 @@ _TABLES: Final = ("history", "rejected", "audit", "batches")  # the last one has
 # Kafka shows are `END_FAULTS` of `sessionary.sinks.integrity.landed_ends`.
 KNOWN_FAULTS: Final = (
     *(f"{table}_rows_{what}" for table in _TABLES[:3] for what in ("missing", "unexpected", "doubled")),
-    *("audit_missing", "audit_doubled", "chain_broken", "batch_missing", "batch_doubled"),
+    *("audit_missing", "audit_doubled", "chain_broken", "batch_missing", "batch_doubled", "run_events_missing"),
     *(f"{table}_dead_letters" for table in _TABLES),
 )
 
@@ -72,5 +72,7 @@ def table_of_fault(fault: str) -> str:
     """Return the table that a fault is about."""
     if fault == "chain_broken":
         return "audit"
+    if fault == "run_events_missing":
+        return "run_events"
     table = fault.partition("_")[0]
     return "batches" if table == "batch" else table

@@ -188,6 +188,16 @@ async def start_off_loop(
         start()
 
 
+def call_off_loop(reporter: CallReporter, call: Callable[[], None]) -> None:
+    """Call `call`, which raises nothing, in a thread if it may block; do not wait for it."""
+    if reporter.may_block:
+        import asyncio  # loaded, as this runs
+
+        asyncio.get_running_loop().run_in_executor(None, call)
+    else:
+        call()
+
+
 async def send_off_loop(reporter: CallReporter, send: Callable[[], None]) -> None:
     """Call `send`, in a thread if it may block, even if the caller is cancelled meanwhile.
 

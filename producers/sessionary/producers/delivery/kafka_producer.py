@@ -190,6 +190,7 @@ class KafkaProducer:
         self._topic = settings.topics.events
         self._reported: set[type[Exception]] = set()
         self.authentication_error: AuthenticationFailed | None = None
+        self.cluster_id: str | None = None  # not known yet
         self._stop = threading.Event()
         self._use_producer(self._new_producer())
         self._thread = threading.Thread(target=self._poll_until_closed, name="sessionary-delivery", daemon=True)
@@ -246,7 +247,9 @@ class KafkaProducer:
 
         def count_partitions() -> int | None:
             try:
-                return len(producer.list_topics(self._topic, _METADATA_S).topics[self._topic].partitions) or None
+                found = producer.list_topics(self._topic, _METADATA_S)
+                self.cluster_id = found.cluster_id
+                return len(found.topics[self._topic].partitions) or None
             except KafkaException:
                 return None  # asked again after the next poll
 

@@ -9,6 +9,7 @@ from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid, SettingsError, Unavailable
 from sessionary.producers.ports import Json, OnError
 from sessionary.producers.process.safe_text import JSON_BYTES_MAX, any_json_text
+from sessionary.producers.verdicts.begun_work import VALUE_TYPES
 from sessionary.schemas.events import Payload
 
 if TYPE_CHECKING:  # most clients have no library
@@ -17,12 +18,11 @@ if TYPE_CHECKING:  # most clients have no library
 VALUE_BYTES_MAX = 256 << 10
 """The JSON of a value of more bytes is an artifact, if the client has a library."""
 
-# Types of artifacts that are only a stored value; no other reference is resolved.
+# The `VALUE_TYPES`: only a stored value is such an artifact, and no other reference is resolved.
 TOOL_ARGUMENTS, TOOL_RESULT = "tool_arguments", "tool_result"
 STEP_INPUT, STEP_OUTPUT, RUN_RESULT = "step_input", "step_output", "run_result"
 INTERMEDIATE = "intermediate."
 """The type of an artifact that is an intermediate result of a task begins so; its name follows."""
-_VALUE_TYPES = frozenset({TOOL_ARGUMENTS, TOOL_RESULT, STEP_INPUT, STEP_OUTPUT, RUN_RESULT})
 _SUMMARY_CHARACTERS = 200  # of the JSON's beginning, for people
 
 
@@ -129,7 +129,7 @@ def _reference_in(value: Json) -> str | None:
         return None
     scheme, _, rest = f"{value['artifact_ref']}".partition(":")
     artifact_type, _, sha256 = rest.rpartition(":")
-    if scheme != "artifact" or artifact_type not in _VALUE_TYPES:
+    if scheme != "artifact" or artifact_type not in VALUE_TYPES:
         return None
     return value["artifact_ref"] if sha256 else ""
 

@@ -1,15 +1,15 @@
 """Records the work of one session: acknowledged events, and the processor's records."""
 
 import random
-import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import DeliveryFailed, Unavailable
 from sessionary.producers.ports import Control, OnError, Verdict
+from sessionary.producers.process.clocks import awake_and_asleep_s
 from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunView, Waits
+from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.schemas.events import Payload
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import RejectionReason, SessionLimits
@@ -18,19 +18,6 @@ if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 T = TypeVar("T")
-
-
-def awake_and_asleep_s() -> float:
-    """Return seconds on a clock that also counts while the machine sleeps, as the broker's does.
-
-    Only differences count. macOS counts sleep in `CLOCK_MONOTONIC`, Windows in `time.monotonic`.
-    """
-    if sys.platform == "linux":
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    if sys.platform == "darwin":
-        return time.clock_gettime(time.CLOCK_MONOTONIC)
-    return time.monotonic()
-
 
 REAL_WAITS = Waits(awake_and_asleep_s, None, random.random)
 
@@ -72,6 +59,7 @@ class Recorder(NamedTuple):
         limits: Returns the session's limits.
         artifacts: Keeps values that are too large for events; None: such values are refused.
         quotas: Returns whether runs wait for their tenant's quota, as far as is known.
+        change_begun: Changes the counts of what the session has begun, under its lock.
     """
 
     key: SessionKey
@@ -87,6 +75,7 @@ class Recorder(NamedTuple):
     limits: Callable[[], SessionLimits]
     artifacts: "ArtifactLibrary | None" = None
     quotas: Callable[[], bool] = lambda: False
+    change_begun: Callable[[Callable[[BegunWork], None]], None] = lambda change: None
 
     @property
     def known(self) -> RunReads:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, overload
 
 from sessionary.producers.context.error_info import error_message, to_error_info
-from sessionary.producers.context.reported_block import ReportedBlock
+from sessionary.producers.context.reported_block import ReportedBlock, call_off_loop
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_metadata
 from sessionary.producers.delivery.emitter import EnvelopeFields
@@ -22,6 +22,7 @@ from sessionary.producers.errors import Invalid, Rejected, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.run_ports import FINISHED_STATES, LogPosition, RunView
+from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.schemas.events import (
     CheckpointSaved,
     Payload,
@@ -200,6 +201,7 @@ class Run(ReportedBlock):
         "_began",
         "_has_plan",
         "_is_detached",
+        "_is_left",
         "_recorder",
         "_start",
         "_steps",
@@ -216,6 +218,7 @@ class Run(ReportedBlock):
         self._beats = beats
         self._steps = RunSteps(recorder, start.run_id)
         self._began = False
+        self._is_left = False  # The block has no place in the session's count any more
         self._has_plan = start.started is not None and start.started.plan_json is not None
         self._is_detached = start.started is not None and start.started.mode == "detached"
 
@@ -267,6 +270,8 @@ class Run(ReportedBlock):
             The output of `function`, once the broker has it.
 
         Raises:
+            BoundReached: The run has as many steps, calls and artifacts as it may have; `function`
+                was not called.
             Invalid: JSON cannot hold the output, or the name is too long.
             ResultTooLarge: The output fits into no event, and the client has no library of
                 artifacts (`SessionClient(artifacts=...)`), which keeps outputs above 256 KiB.
@@ -406,19 +411,24 @@ class Run(ReportedBlock):
         return EnvelopeFields(run_id=self.run_id, actor=self._start.fields.actor if self._start.may_resume else None)
 
     def __enter__(self) -> Self:
-        if not self._start.may_resume and not self._recorder.quotas():
-            return super().__enter__()
-        run_flow(self._enter_judged(), self._recorder.waits.pause)
+        try:
+            if not self._start.may_resume and not self._recorder.quotas():
+                return super().__enter__()
+            run_flow(self._enter_judged(), self._recorder.waits.pause)
+        except BaseException:
+            self._leave_count()  # no `__exit__` follows
+            raise
         self._enter_metadata()
         return self
 
     async def __aenter__(self) -> Self:
-        if not self._start.may_resume and not self._recorder.quotas():
-            return await super().__aenter__()
         try:
+            if not self._start.may_resume and not self._recorder.quotas():
+                return await super().__aenter__()
             await run_flow_async(self._enter_judged(), self._recorder.waits.pause)
         except BaseException:
             self._beats.stop()  # a thread may be about to begin: the run may be resumed, and does not beat
+            call_off_loop(self._reporter, self._leave_count)
             raise
         self._enter_metadata()
         return self
@@ -432,11 +442,15 @@ class Run(ReportedBlock):
         recorder, (run_id, started, fields, may_resume, wait_s) = self._recorder, self._start
         known = (yield Do(partial(read_run, recorder, run_id))) if may_resume else None
         if known is not None:
+            # Before the run is resumed: if this fails, the run waits as before.
+            artifact_ids = yield Do(partial(self._read_artifact_ids, known))
             known = yield from resume_run(recorder, known, fields)
             admitted_s = None
             if recorder.quotas() and known.run.state != "completed":
                 admitted_s = yield from wait_admitted(recorder, run_id, fields, wait_s)
             self._adopt(known)
+            if not self.is_complete:
+                yield Do(partial(self._count_known, known, artifact_ids))
             if self.is_complete:
                 self.result = yield Do(partial(load_value, recorder.artifacts, known.run.result_json))
             else:
@@ -445,6 +459,7 @@ class Run(ReportedBlock):
         elif started is None:
             raise RunNotFound(run_id)
         elif recorder.quotas():
+            yield Do(self._enter_count)
             admitted_s = yield from begin_admitted(recorder, run_id, started, fields, wait_s)
             yield from self._ask_again_if_old(admitted_s)
             yield Do(self._begin)
@@ -474,11 +489,36 @@ class Run(ReportedBlock):
             self._steps.is_over = True
             self.artifact_id = known.run.artifact_id
 
+    def _read_artifact_ids(self, known: KnownRun) -> list[str]:
+        """Return the ids of the artifacts of a run that is not complete."""
+        if known.run.state == "completed":
+            return []
+        recorder = self._recorder
+        artifacts = recorder.known.fetch_artifacts(recorder.key.session_id, self.run_id, None, recorder.timeout_s)
+        return [artifact.artifact_id for artifact in artifacts]
+
+    def _count_known(self, known: KnownRun, artifact_ids: list[str]) -> None:
+        """Count what a resumed run has, so that it begins nothing for which there is no room."""
+        names, keys = [step.name for step in known.steps], [call.idem_key for call in known.calls]
+        self._change_count(lambda begun: begun.adopt_run(self.run_id, names, keys, artifact_ids))
+
+    def _enter_count(self) -> None:
+        self._change_count(lambda begun: begun.enter_run(self.run_id))
+
+    def _change_count(self, change: Callable[[BegunWork], None]) -> None:
+        """Change the session's counts, unless the block was left: a thread may have been late."""
+        self._recorder.change_begun(lambda begun: None if self._is_left else change(begun))
+
+    def _leave_count(self) -> None:
+        self._is_left = True
+        self._recorder.change_begun(lambda begun: begun.leave_run(self.run_id))
+
     def _send(self, payload: Payload) -> str:
         return self._reporter.send_event(payload, self._start.fields)
 
     def _report_start(self) -> None:
         assert self._start.started is not None
+        self._enter_count()
         self._send(self._start.started)
         self._begin()
 
@@ -489,6 +529,12 @@ class Run(ReportedBlock):
 
     def _report_end(self, error: BaseException | None) -> None:
         self._beats.stop()
+        try:
+            self._send_end(error)
+        finally:
+            self._leave_count()
+
+    def _send_end(self, error: BaseException | None) -> None:
         if isinstance(error, ToolCallUnresolved):
             return  # the processor holds the run until the call is resolved
         # The processor accepts the end of an attached run in state Active only.

@@ -6,4 +6,5 @@ In the order in which a process meets them:
     disabled_ports  the external interfaces of a client that is turned off
     guards          callbacks that raise, threads that do not end
     off_loop        threads that work for a coroutine, which may be cancelled
+    clocks          a clock that counts while the machine sleeps
 """

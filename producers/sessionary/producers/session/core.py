@@ -42,6 +42,7 @@ from sessionary.producers.run_ports import LogPosition, RunReads, Waits
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
 from sessionary.producers.session.view import LocalView
+from sessionary.producers.verdicts.begun_work import COUNTED, BegunWork
 from sessionary.producers.verdicts.local_checks import is_clock_reason
 from sessionary.producers.verdicts.session_watch import SessionWatch
 from sessionary.schemas.events import EVENT_TYPES, Payload, RunQueued, RunStarted, SessionPhaseChanged
@@ -240,7 +241,12 @@ class SessionCore:
             is_plain = view.local_state == "Active" and view.pending is None and view.fenced_by is None
             if not is_plain or type(payload) in view.bars:
                 view.require_open(payload, fields)
+            is_counted = type(payload) in COUNTED
+            if is_counted:
+                view.begun.check(payload, fields.run_id)
             event_id = emitter.emit(payload, fields, on_receipt)
+            if is_counted:
+                view.begun.note(payload, fields.run_id)
         if fields.run_id and isinstance(payload, _RUN_BEGINS) and payload.mode == "detached":
             view.detached_runs.add(fields.run_id)
         if (sent := view.sent_events) is not None:  # a poll may end the watch at any moment
@@ -466,7 +472,13 @@ class SessionCore:
             lambda: with_defaults(view.limits),
             services.artifacts,
             lambda: view.quotas,
+            self._change_begun,
         )
+
+    def _change_begun(self, change: Callable[[BegunWork], None]) -> None:
+        if not self.emitter.gate.of_parent:  # in a forked child the parent counts
+            with self.lock:
+                change(self.view.begun)
 
     def is_active(self) -> bool:
         """Return whether the session is Active, as far as the client knows."""

@@ -423,6 +423,8 @@ class Session:
             Invalid: A value does not fit the event's schema or is out of bounds (a negative count,
                 a name of more than 256 characters), the event is larger than 1 MiB, or
                 `occurred_at` has no timezone.
+            BoundReached: The event would begin a step or an artifact for which the run or the
+                session has no room.
             QueueFull: Under delivery policy `block` there was no room in time.
             NotAllowed: The session's state, or its owner, does not allow the event. An event that
                 another process may have made possible is sent.

@@ -15,6 +15,7 @@ from sessionary.producers.errors import Invalid, NotAllowed, SessionEnded, Sessi
 from sessionary.producers.ports import AgentMember, Json
 from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.producers.verdicts.local_checks import (
     NO_BARS,
     Bar,
@@ -112,6 +113,7 @@ class LocalView:
         "agent_count",
         "agents",
         "bars",
+        "begun",
         "created_id",
         "departures",
         "detached",
@@ -145,6 +147,7 @@ class LocalView:
     def __init__(self, emitter: Emitter, limits: Limits, state_json: str, schema_version: int, *, quotas: bool) -> None:
         self.emitter = emitter
         self.lock = SessionLock(emitter)
+        self.begun = BegunWork(emitter.key.session_id)
         self.limits = limits
         self.state_json = state_json
         self.schema_version = schema_version

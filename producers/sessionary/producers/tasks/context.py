@@ -13,6 +13,7 @@ from sessionary.producers.errors import DeliveryFailed, Invalid, ProducerError, 
 from sessionary.producers.ports import Json, OnError
 from sessionary.producers.process.safe_text import any_json_text, to_json_text
 from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.schemas.events import (
     EVENT_TYPES,
     CheckpointSaved,
@@ -45,6 +46,7 @@ class TaskSender:
         self._emitter = emitter
         self._task_id = task_id
         self._is_stopped = is_stopped
+        self._begun = BegunWork(emitter.key.session_id)
         self.progress = 0.0  # of the task, as its function reported it last
         self._last_s = time.monotonic()
 
@@ -64,7 +66,11 @@ class TaskSender:
 
     def emit(self, payload: Payload, **_metadata: Any) -> str:
         """Report an artifact as an activity of the task."""
-        return self.send(payload)
+        with self._emitter.lock:
+            self._begun.check(payload, self._task_id)
+            event_id = self.send(payload)
+            self._begun.note(payload, self._task_id)
+        return event_id
 
     def deliver(self, payload: Payload, occurred_at: int | None = None) -> tuple[int, int] | None:
         """Send an event until Kafka has it; return its log position, (partition, offset), if it is

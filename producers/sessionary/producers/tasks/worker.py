@@ -16,7 +16,6 @@ from sessionary.producers.client import SessionClient
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, ValueKeeper, keep_value
-from sessionary.producers.durable.recorder import awake_and_asleep_s
 from sessionary.producers.errors import (
     Invalid,
     ProducerError,
@@ -27,6 +26,7 @@ from sessionary.producers.errors import (
     Unavailable,
 )
 from sessionary.producers.ports import Condition, Json, OnError, OnReceipt, Receipt, TaskLookup, TaskQuestion, TaskView
+from sessionary.producers.process.clocks import awake_and_asleep_s
 from sessionary.producers.run_ports import FINISHED_STATES, LogPosition
 from sessionary.producers.tasks.context import TaskBeats, TaskContext, TaskSender, now_us
 from sessionary.schemas.events import (

@@ -190,6 +190,7 @@ def take_answer(answer: Future[T], timeout_s: float) -> T:
 
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before Kafka 2.8
+_TO_URL_ALPHABET = str.maketrans("+/", "-_")
 
 
 def ask_topic_id(connection: AdminConnection, topic: str, timeout_s: float) -> str | None:
@@ -199,7 +200,8 @@ def ask_topic_id(connection: AdminConnection, topic: str, timeout_s: float) -> s
     """
     try:
         answers = connection.open_client().describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
-        found = str(take_answer(answers[topic], timeout_s).topic_id)
+        # librdkafka has the common alphabet of Base64, Kafka's tools the one for URLs.
+        found = str(take_answer(answers[topic], timeout_s).topic_id).translate(_TO_URL_ALPHABET)
     except (KafkaException, TimeoutError) as error:
         connection.end_client()
         if isinstance(error, TimeoutError):

@@ -121,6 +121,10 @@ class BatchRecord(NamedTuple):
     instance: str
     rules: int = 1  # Version of the rules by which the records were judged
     fenced_beats: int = 0  # Heartbeats of fenced clients without a record on `rejected`; `rejected` excludes them
+    cleanup: int | None = None  # Records written to `cleanup`; None if not counted, as for the next three
+    tasks: int | None = None  # Records written to `tasks`
+    migrations: int | None = None  # Records written to `migrations`
+    quotas: int | None = None  # Records written to `quotas`
 
 
 class BatchAcknowledged(NamedTuple):

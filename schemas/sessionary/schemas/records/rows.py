@@ -139,6 +139,10 @@ class Position(NamedTuple):
     row_checksum: int | None = None  # sum of the rows' CRC-32 modulo 2**63
     clock_repairs: Sequence[ClockRepair] = ()  # of the partition's clock; oldest first
     decisions: Sequence[PartitionDecision] = ()  # the last eight decisions about the partition; oldest first
+    events_topic_id: str | None = None  # Kafka's id of the topic that next_offset is of
+    changelog_topic_id: str | None = None  # Kafka's id of the topic to which this record was written
+    log_truncated: str | None = None  # how it showed that the log lost folded records, until that is accepted
+    log_lost_from: int | None = None  # the first offset that the log had lost when that showed; None if unknown
 
 
 # The changelog's records of runs, steps and tool calls; times are ms of log time.

@@ -22,6 +22,7 @@ from sessionary.sinks.settings import SinkGroupSettings, SinkSettings
 _WINDOW: Final = 20  # offsets that are read before the committed one; then eight times as many
 _WINDOW_GROWTH: Final = 8
 _ASK_S: Final = 10.0  # for one question to Kafka
+SILENT_S: Final = 30.0  # nothing arrives for so long: Kafka does not answer
 _AGE_MS_MAX: Final = 22 * 86_400_000  # rows may expire 30 days after their record
 # Runs a query and returns its rows by column names.
 FetchRows = Callable[[str], Iterable[Mapping[str, Any]]]
@@ -63,7 +64,7 @@ END_FAULTS: Final = tuple(
 )
 
 
-class _TimeLimit:
+class TimeLimit:
     """The remaining time of a search."""
 
     def __init__(self, settings: SinkGroupSettings, seconds: float) -> None:
@@ -73,26 +74,48 @@ class _TimeLimit:
         """Return the seconds for one question. Raises `Unavailable` if there are none left."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
-            raise Unavailable(
-                f"{self._servers}: the ends of the sinks' topics were not read in {self._seconds:g} s", 2.0
-            )
+            raise Unavailable(f"{self._servers}: the logs were not read in {self._seconds:g} s", 2.0)
         return min(left_s, _ASK_S)
 
 
 def find_end_faults(settings: SinkGroupSettings, fetch_rows: FetchRows, timeout_s: float = 60.0) -> list[EndFault]:
-    """Return the faults at the committed offset of each sink and partition.
+    """Return the faults at the committed offset of each sink and partition that are not dismissed.
 
     Blocks for up to `timeout_s`, besides the time of `fetch_rows`. Raises `Unavailable` if Kafka
     does not answer, and the errors of `fetch_rows`.
     """
-    limit = _TimeLimit(settings, timeout_s)
+    limit = TimeLimit(settings, timeout_s)
     faults: list[EndFault] = []
     for kind in SINKS:
         try:
             faults += _find_sink_faults(settings, kind, fetch_rows, limit)
         except KafkaException as error:
             raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
-    return faults
+    return without_dismissed(faults, fetch_rows)
+
+
+def without_dismissed(faults: list[EndFault], fetch_rows: FetchRows) -> list[EndFault]:
+    """Return the faults that no dismissed one includes, as `v_integrity` does."""
+    if not faults:
+        return []
+    dismissed = [
+        (str(row["fault"]), int(row["partition"]), int(row["rows"]), int(row["first"]), int(row["last"]))
+        for row in fetch_rows(
+            "SELECT fault, partition, rows, first_offset AS first, last_offset AS last FROM dismissed_faults "
+            "WHERE partition IS NOT NULL AND first_offset IS NOT NULL AND last_offset IS NOT NULL"
+        )
+    ]
+    return [
+        fault
+        for fault in faults
+        if not any(
+            (kind, partition) == (fault.fault, fault.partition)
+            and rows >= fault.rows
+            and first <= fault.first_offset
+            and fault.last_offset <= last
+            for kind, partition, rows, first, last in dismissed
+        )
+    ]
 
 
 def group_consumer(settings: SinkGroupSettings, kind: SinkKind) -> Consumer:
@@ -112,13 +135,13 @@ def read_landed_ends(settings: SinkGroupSettings, kind: SinkKind, timeout_s: flo
     Blocks for up to `timeout_s`. Raises `Unavailable`.
     """
     try:
-        return _read_ends(settings, kind, _TimeLimit(settings, timeout_s))
+        return _read_ends(settings, kind, TimeLimit(settings, timeout_s))
     except KafkaException as error:
         raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
 
 
 def _find_sink_faults(
-    settings: SinkGroupSettings, kind: SinkKind, fetch_rows: FetchRows, limit: _TimeLimit
+    settings: SinkGroupSettings, kind: SinkKind, fetch_rows: FetchRows, limit: TimeLimit
 ) -> list[EndFault]:
     ends = _read_ends(settings, kind, limit)
     lasts = {end.partition: end.last_offset for end in ends if end.last_offset is not None}
@@ -137,7 +160,7 @@ def _outside_log(kind: SinkKind, end: LandedEnd) -> EndFault:
     return EndFault(f"{kind}_log_shorter", end.partition, end.committed - end.log_end, end.log_end, end.committed - 1)
 
 
-def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: _TimeLimit) -> list[LandedEnd]:
+def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: TimeLimit) -> list[LandedEnd]:
     """Raises `KafkaException`, `Unavailable`."""
     topic: str = getattr(settings.topics, SINKS[kind].topic)
     consumer = group_consumer(settings, kind)
@@ -159,7 +182,7 @@ def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: _TimeLimit) -
 
 
 def _read_last_records(
-    consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int], limit: _TimeLimit
+    consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int], limit: TimeLimit
 ) -> dict[int, int]:
     """Return, by partition, the offset of the last record before its end, if there is one.
 
@@ -191,7 +214,7 @@ class _ReadRecords(NamedTuple):
 
 
 def _read_records(
-    consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: _TimeLimit
+    consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: TimeLimit
 ) -> _ReadRecords:
     consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
     unread, last, unreadable = set(starts), dict[int, int](), set[int]()
@@ -206,6 +229,8 @@ def _read_records(
                     unreadable.add(partition)
             elif error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
+            elif partition in unread and error is not None and offset < ends[partition]:
+                continue  # a follower that is behind ends its log here
             elif partition in unread and error is None and offset < ends[partition]:
                 if message.timestamp()[1] >= youngest_ms:
                     last[partition] = offset

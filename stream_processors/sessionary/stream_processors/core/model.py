@@ -205,7 +205,7 @@ class Counts(NamedTuple):
 
     `ticks` counts the records of processors: those that begin other rules, and verdicts on quotas,
     are among them. `rejected` counts rejected records; heartbeats that were rejected and only
-    counted are the `fenced_beats`.
+    counted are the `fenced_beats`. The last four count the records for the topics of these names.
     """
 
     applied: int
@@ -217,6 +217,10 @@ class Counts(NamedTuple):
     first_offset: int
     last_offset: int
     fenced_beats: int = 0
+    cleanup: int = 0
+    tasks: int = 0
+    migrations: int = 0
+    quotas: int = 0
 
     @property
     def records(self) -> int:

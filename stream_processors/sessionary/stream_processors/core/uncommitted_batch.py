@@ -9,6 +9,7 @@ touched. The input bytes bound what events add to rows, and what outputs repeat 
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -405,16 +406,21 @@ class UncommittedBatch(BatchRows):
         this one was acknowledged, if this owner wrote it.
         """
         first = self._committed.position.next_offset if self._first_offset is None else self._first_offset
+        written = Counter(emitted.stream for emitted in self._emitted)
         counts = Counts(
             applied=self._applied,
             duplicate=self._duplicate,
             rejected=len(self._rejections) - self._fenced_beats,
-            audited=sum(1 for stream, _, _ in self._emitted if stream == "audit"),
+            audited=written["audit"],
             timers=len(self._lateness_ms),
             ticks=self._ticks,
             fenced_beats=self._fenced_beats,
             first_offset=first,
             last_offset=max(first, self._next_offset - 1),
+            cleanup=written["cleanup"],
+            tasks=written["tasks"],
+            migrations=written["migrations"],
+            quotas=written["quotas"],
         )
         self._previous_acknowledged_at = previous_acknowledged_at
         self._plan_packing()

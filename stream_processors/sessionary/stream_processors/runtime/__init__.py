@@ -7,6 +7,7 @@ In the order in which a record passes:
     partition_owner    one partition during one assignment: open, fold, commit, end
     open_batch         a batch before its transaction; ticks alone may wait
     changelog          reads a partition's changelog when it opens
+    log_identity       which topics a partition's logs are: a topic made anew is another one
     log_probe          asks the broker what a partition's log holds
     job                the work on a partition: its fold, its rows, its outputs
     transaction        writes the results of a batch in one transaction

@@ -218,6 +218,11 @@ class Assignment:
         return {partition: owner.position.next_offset for partition, owner in self.owners.items() if owner.is_open}
 
     @property
+    def events_topic_id(self) -> str | None:
+        """Kafka's id of the topic that `next_offsets` are of; None if unknown."""
+        return next((owner.topic_ids.events for owner in self.owners.values() if owner.is_open), None)
+
+    @property
     def open_positions(self) -> dict[int, Position]:
         """The `position` of each open partition."""
         return {partition: owner.position for partition, owner in self.owners.items() if owner.is_open}

@@ -1,8 +1,9 @@
 """Reads a partition's changelog to its end: how an opening partition learns its state.
 
 Only the partition's end (`_PARTITION_EOF`) ends the reading: a quiet moment does not. Committed
-records only; the former owner's open transaction was ended when this owner's producer was
-initialised, so the end is the true one.
+records only, so the end is that of the last stable record. The former owner's open transaction was
+ended when this owner's producer was initialised. Another producer's hides all that follows it, and
+the reading never takes an old state for the last one: it fails, to be repeated.
 
 A reading that fails loses nothing: the store keeps how far it came, with the rows. And a client of
 librdkafka may lose its last broker for ever. So a reader that delivers nothing, although a new
@@ -27,7 +28,8 @@ from sessionary.stream_processors.core.model import POSITION_KEY, DueRows
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.rules_change import require_known_rules
-from sessionary.stream_processors.runtime.transaction import Seal
+from sessionary.stream_processors.runtime.log_identity import NO_IDS, TopicIds, is_other_topic
+from sessionary.stream_processors.runtime.transaction import Seal, transactional_id
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import require_roomy_topics
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, ChangelogRecords, RowCodec
@@ -84,17 +86,22 @@ def recover(
     row_codec: RowCodec,
     wanted: Callable[[], bool],
     progress: RecoveryProgress,
+    topic_ids: TopicIds = NO_IDS,
+    changelog_end: int = 0,
 ) -> int:
     """Load `store` with the changelog's newer records, and load `state`; return the end.
 
     `row_codec` converts a record's value and its header `due` to the form in the store. After a
     failure, loaded records need not be read again: the store's `loading_mark` says how far it came.
+    `topic_ids` and the high watermark `changelog_end` were asked for since the former owner was
+    fenced.
 
-    Blocks. Raises `Halted` for a record that cannot be read, for missing rows and for rules that
-    this release does not know, `Lost` if the broker stays silent or the partition is no longer
-    `wanted`.
+    Blocks. Raises `Halted` for a record that cannot be read, for missing rows, for records that an
+    open transaction hides, for a position of other topics, for a changelog that ends before the
+    store, and for rules that this release does not know, `Lost` if the broker stays silent or the
+    partition is no longer `wanted`.
     """
-    reading = _ChangelogReading(settings, state, store, row_codec, wanted, progress)
+    reading = _ChangelogReading(settings, state, store, row_codec, wanted, progress, topic_ids, changelog_end)
     changelog_next = reading.load_rows()
     due_rows = _find_due_rows(store, state.position)
     if due_rows is None:
@@ -140,9 +147,22 @@ def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
     return Halted(
         "changelog_incomplete",
         f"partition {state.partition}: the position record counts {position.row_count} rows with checksum "
-        f"{position.row_checksum}, but the changelog has {found.rows} with {found.checksum}. The "
-        "broker lost records of the changelog (unclean leader election, power loss, or a shorter retention). Bring "
-        "the replica back that has them",
+        f"{position.row_checksum}, but the changelog has {found.rows} with {found.checksum}. Rows "
+        "and position are not of one moment. Possible causes: the broker lost records of the changelog (unclean leader "
+        "election, power loss, or a shorter retention), or another program wrote old records to it (a restore, a "
+        "mirror). Bring the replica back that has the right records",
+    )
+
+
+def position_lost(partition: int, changelog: str, found: str) -> Halted:
+    """Return the fault of a changelog that lacks a partition's last position; `found` shows it."""
+    return Halted(
+        "position_lost",
+        f"partition {partition}: the changelog {changelog} {found}. The broker lost records of the changelog (unclean "
+        "leader election, power loss, or the abort of a transaction whose commit was lost), or it was deleted and made "
+        "again. Judged from there, events would be judged twice, and those of sessions whose first events are deleted "
+        f"wrongly. Bring the replica back that has the records, then run sessionary partition retry {partition}. A "
+        "changelog that was deleted has no replica: begin again under a new SESSIONARY_TOPIC_PREFIX",
     )
 
 
@@ -163,6 +183,8 @@ class _ChangelogReading:
         row_codec: RowCodec,
         wanted: Callable[[], bool],
         progress: RecoveryProgress,
+        topic_ids: TopicIds,
+        changelog_end: int,
     ) -> None:
         self.went_on = False  # whether the last reading continued from the store's rows
         self._settings = settings
@@ -171,6 +193,8 @@ class _ChangelogReading:
         self._row_codec = row_codec
         self._wanted = wanted
         self._progress = progress
+        self._topic_ids = topic_ids
+        self._high_watermark = changelog_end
         self._first_position = state.position
         self._since_s = 0.0  # since when all deletions must be found, seconds since the epoch
 
@@ -180,6 +204,9 @@ class _ChangelogReading:
         try:
             self._begin_reading()
             changelog_next = self._read_to_end()
+            position = self._state.position
+            if fault := self._topic_ids.find_replaced(self._state.partition, position, self._settings.topics):
+                raise fault
             require_known_rules(self._state.partition, self._state.position)
             require_roomy_topics(self._settings, self._state.partition, self._state.position)
             self._store.finish_loading()
@@ -194,9 +221,16 @@ class _ChangelogReading:
         low, end = self._reader.get_watermark_offsets(self._place(), timeout=_TIMEOUT_S)
         known = _furthest_position(store)
         store.rows.forget_unsaved()  # an owner elsewhere may have changed them since
-        self.went_on = known is not None and is_usable(known, low, end)
+        # The end is the stable one. A store may have what follows it.
+        last = max(end, self._high_watermark)
+        is_of_this_log = known is not None and not self._is_of_other_log(known.position)
+        if known is not None and is_of_this_log and known.position.batch_number and known.changelog_next > last:
+            raise self._end_lost(known, last)
+        self.went_on = is_of_this_log and is_usable(known, low, last)
         if known is not None and self.went_on:
             position, next_offset, self._since_s = known
+            if next_offset > end:
+                raise self._transaction_open(next_offset)
         else:
             store.wipe()
             position, next_offset, self._since_s = self._first_position, low, now_s
@@ -204,6 +238,10 @@ class _ChangelogReading:
         self._state.rows = store.rows
         self._reader.assign([self._place(next_offset if self.went_on else OFFSET_BEGINNING)])
         self._progress.next_offset, self._progress.end_offset = next_offset, end
+
+    def _is_of_other_log(self, stored: Position) -> bool:
+        """Return whether a store was filled from a changelog that was made again since."""
+        return is_other_topic(stored.changelog_topic_id, self._topic_ids.changelog)
 
     def _read_to_end(self) -> int:
         heard_s = asked_s = time.monotonic()
@@ -213,6 +251,8 @@ class _ChangelogReading:
             if (first := self._reader.poll(0.2)) is not None:
                 messages = (first, *self._reader.consume(_BATCH_RECORDS, 0))
                 end = self._load_messages(messages)
+                if end is not None and end < self._high_watermark:
+                    raise self._transaction_open(end)
                 if end is not None:
                     return end
                 if any(message.error() is None for message in messages):
@@ -223,6 +263,24 @@ class _ChangelogReading:
                 self._renew_reader(time.monotonic() - heard_s)
                 asked_s = time.monotonic()
         raise Lost("no longer wanted")
+
+    def _end_lost(self, known: SavedPosition, end: int) -> Halted:
+        found = (
+            f"ends at {end}, although this worker's local store holds it up to offset {known.changelog_next} (batch "
+            f"{known.position.batch_number}); if all topics were made again, remove that store"
+        )
+        return position_lost(self._state.partition, self._settings.topics.changelog, found)
+
+    def _transaction_open(self, next_offset: int) -> Halted:
+        return Halted(
+            "transaction_open",
+            f"partition {self._state.partition}: its changelog {self._settings.topics.changelog} ends at "
+            f"{self._high_watermark}, but an open transaction hides what follows offset {next_offset}. Rows and a "
+            "newer position may be there, so nothing is folded. kafka-transactions.sh finds its producer "
+            f"(describe-producers; describe for {transactional_id(self._settings, self._state.partition)}). Another "
+            "producer's: abort it, and let no other program write to this topic. This partition's own: its commit was "
+            "acknowledged, and the broker lost it; bring the replica back that has it, for an abort loses that batch",
+        )
 
     def _renew_reader(self, silent_s: float) -> None:
         """Replace the reader if a new client hears the broker; continue where it stands.
@@ -309,15 +367,28 @@ def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:
         raise KafkaException(fault)
 
 
-def seal_with(store: Store, leader_epoch: int | None) -> Seal:
-    """Return a function that completes a position record, for finding losses: rows' sum and epoch.
+def seal_with(
+    store: Store,
+    leader_epoch: int | None,
+    topic_ids: TopicIds = NO_IDS,
+    log_truncated: str | None = None,
+    log_lost_from: int | None = None,
+) -> Seal:
+    """Return a function that completes a position record, for finding losses.
 
-    `leader_epoch` is that of the last record below the position.
+    It adds the rows' sum, the ids of the topics, `leader_epoch` (that of the last record below the
+    position), `log_truncated` and `log_lost_from`.
     """
 
     def seal(position: Position, rows: Mapping[bytes, bytes | None]) -> Position:
         count, checksum = store.sum_with(rows)
-        return position._replace(leader_epoch=leader_epoch, row_count=count, row_checksum=checksum)
+        return topic_ids.complete(position)._replace(
+            leader_epoch=leader_epoch,
+            row_count=count,
+            row_checksum=checksum,
+            log_truncated=log_truncated,
+            log_lost_from=log_lost_from,
+        )
 
     return seal
 

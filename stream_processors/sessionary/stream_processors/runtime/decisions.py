@@ -406,7 +406,8 @@ class PendingDecision:
                 "log_gap_accepted", log.start_offset, position.clock_ms, decision.reason, decision.principal
             )
             _log_skip(self._partition, position, skip)
-            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=None))
+            # Whatever the log lost below its new beginning is given up too.
+            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=None, ends_truncation=True))
 
     async def _accept_truncation(
         self, decision: TruncationAcceptance, state: PartitionState, commit: CommitDecision
@@ -418,8 +419,15 @@ class PendingDecision:
         """
         position, settings, run = state.position, self._context.settings, self._context.run_blocking
         log = await self._probe_log(position.next_offset)
-        if log.find_truncation(self._partition, position) is None or position.next_offset < log.start_offset:
-            return  # the replica that has the records is back; or the log begins later, which is another decision
+        if position.next_offset < log.start_offset:
+            return  # the log begins later, which is another decision
+        if log.find_truncation(self._partition, position) is None and (
+            position.log_truncated is None or log.shows_folded_record(position)
+        ):
+            return  # the replica that has the records is back
+        # The smallest end that was seen: from there on, records are not the folded ones.
+        known = [] if position.log_lost_from is None else [position.log_lost_from]
+        lost_from = min(log.end_offset, position.next_offset - 1, *known)
         while log.end_offset < position.next_offset:
             await run(fill_log, settings, self._partition, log, position.next_offset)
             former_end, log = log.end_offset, await self._probe_log(position.next_offset)
@@ -430,17 +438,21 @@ class PendingDecision:
                     f"read only up to {former_end}: an open transaction lies there, whose end was lost. Abort it with "
                     "Kafka's kafka-transactions tool, then accept the truncation again",
                 )
-        first = await run(find_replaced, settings, self._partition, position, log.start_offset)
+        first = min(lost_from, await run(find_replaced, settings, self._partition, position, log.start_offset))
         while first < position.next_offset:
-            read = await run(read_records, settings, self._partition, first, position.next_offset - 1)
-            if read.next_offset <= first:
-                raise Lost(f"partition {self._partition}: nothing can be read from offset {first} on")
+            begin, read = max(first, log.start_offset), SkippedRecords([], position.next_offset)
+            if begin < position.next_offset:  # else the log begins at the position by now
+                read = await run(read_records, settings, self._partition, begin, position.next_offset - 1)
+                if read.next_offset <= begin:
+                    raise Lost(f"partition {self._partition}: nothing can be read from offset {begin} on")
             skip = _replaced_offsets(decision, state.position, first, read, time.time())
             _log_skip(self._partition, state.position, skip)
             is_last = read.next_offset >= position.next_offset
             epoch = log.previous.leader_epoch if is_last and log.previous is not None else position.leader_epoch
             former = state.position.batch_number
-            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=epoch))
+            await commit(
+                functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=epoch, ends_truncation=is_last)
+            )
             if state.position.batch_number != former:  # else it aborted
                 first = read.next_offset
 

@@ -130,13 +130,11 @@ class MemberThread(driver.AIOKafkaConsumerThread):
         self._ensure_consumer().pause(*(TopicPartition(*tp) for tp in assigned if tp.topic == events_topic))
         await super().on_partitions_assigned(assigned, generation_id)
 
-    async def commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> bool:
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> bool:
         """Commit the group's offsets. Return False if the broker refuses or takes more than 2 s."""
+        committed = {place: OffsetAndMetadata(n, metadata) for place, n in offsets.items()}
         try:
-            await asyncio.wait_for(
-                self._ensure_consumer().commit({place: OffsetAndMetadata(n, "") for place, n in offsets.items()}),
-                _COMMIT_S,
-            )
+            await asyncio.wait_for(self._ensure_consumer().commit(committed), _COMMIT_S)
         except (KafkaError, ConsumerStoppedError, ConsumerNotStarted, TimeoutError) as error:
             _log.debug("offsets were not committed: %(error)r", **error_fields(error))
             return False
@@ -175,17 +173,23 @@ class MemberConsumer(driver.Consumer):
     def _new_consumer_thread(self) -> MemberThread:
         return MemberThread(self, loop=self.loop, beacon=self.beacon)
 
-    async def commit_offsets(self, positions: Mapping[int, int]) -> bool:
-        """Commit each partition's next offset, for lag monitoring. Return False if that fails."""
-        topic = cast(MemberTransport, self.transport).events_topic
-        return await self.commit_places({TP(topic, partition): n for partition, n in positions.items()})
+    async def commit_offsets(self, positions: Mapping[int, int], topic_id: str | None) -> bool:
+        """Commit each partition's next offset, for lag monitoring. Return False if that fails.
 
-    async def commit_places(self, places: Mapping[TP, int]) -> bool:
+        `topic_id`: of the topic that the offsets are of. A topic that is made again keeps what is
+        committed late, and a new partition must not be taken for one that was folded before.
+        """
+        topic = cast(MemberTransport, self.transport).events_topic
+        return await self.commit_places({TP(topic, partition): n for partition, n in positions.items()}, topic_id or "")
+
+    async def commit_places(self, places: Mapping[TP, int], metadata: str = "") -> bool:
         """Commit next offsets. Return False if that fails."""
         offsets = {TopicPartition(*place): n for place, n in places.items()}
         member = cast(MemberThread, self._thread)
         try:
-            committed: bool = await asyncio.wait_for(member.call_thread(member.commit_offsets, offsets), 2 * _COMMIT_S)
+            committed: bool = await asyncio.wait_for(
+                member.call_thread(member.commit_offsets, offsets, metadata), 2 * _COMMIT_S
+            )
         except TimeoutError:
             return False  # a thread that has just ended does not answer
         return committed

@@ -5,13 +5,13 @@ The job of a processor is `processor_job`. A job is made once per worker and cal
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.codec.record_sizes import encode_to_fit
 from sessionary.schemas.fast_replace import speed_up
-from sessionary.schemas.headers import TRACEPARENT
+from sessionary.schemas.headers import TRACEPARENT, transaction_header
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.schemas.rules import rules_to_write
 from sessionary.schemas.topics import TopicNames, bytes_limits
@@ -34,6 +34,9 @@ from sessionary.stream_processors.store.packed_rows import (
 
 Headers = list[tuple[str, bytes | str | None]]
 _OVERHEAD_BYTES_MAX = 256  # of a record with a trace context, besides its key and value
+# Their values do not name the transaction: its header does.
+_NAMED_BY_HEADER: Final = frozenset({"cleanup", "tasks", "migrations", "quotas"})
+_NAME_BYTES_MAX: Final = 64  # of that header
 
 
 class Produced(NamedTuple):
@@ -104,6 +107,8 @@ class Job(NamedTuple):
     # partition, position, when its transaction was acknowledged (µs); None if nothing reports that
     acknowledgement: Callable[[int, Position, int], BatchAcknowledged | None] = lambda *_: None
     follower: CommitFollower | None = None
+    # topics on which a committed record in the partition's place shows that it was folded before
+    traces: Sequence[str] = ()
 
 
 def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
@@ -129,7 +134,8 @@ def processor_job(settings: ProcessorSettings, judge: Judge = SESSION_JUDGE) -> 
     def make_acknowledgement(partition: int, position: Position, acknowledged_at: int) -> BatchAcknowledged | None:
         return BatchAcknowledged(partition, position.batch_number, acknowledged_at, settings.worker_name)
 
-    return Job(new_state, make_transaction, row_codec, make_acknowledgement)
+    traces = settings.topics.batches, settings.topics.audit
+    return Job(new_state, make_transaction, row_codec, make_acknowledgement, traces=traces)
 
 
 def _make_transaction(
@@ -145,7 +151,13 @@ def _make_transaction(
         bytes_limits(outcome.position.rules),
     )
     batch = make_batch_record(settings, partition, outcome, started_at)
-    written = [_emitted_record(topics, emitted, rules, limits, outcome.traceparents) for emitted in outcome.emitted]
+    name = transaction_header(partition, batch.number)
+    written = [
+        _request_record(topics, emitted, rules, limits, name)
+        if emitted.stream in _NAMED_BY_HEADER
+        else _emitted_record(topics, emitted, rules, limits, outcome.traceparents)
+        for emitted in outcome.emitted
+    ]
     records = [
         *changelog_records(topics.changelog, rows),
         *(record for record in written if record.topic != topics.quotas),
@@ -171,6 +183,14 @@ def _emitted_record(
     if context is None or len(key or b"") + len(value) + _OVERHEAD_BYTES_MAX > limits[stream]:
         return Produced(getattr(topics, stream), key, value)
     return Produced(getattr(topics, stream), key, value, [(TRACEPARENT, context)])
+
+
+def _request_record(
+    topics: TopicNames, emitted: Emitted, rules: int, limits: Mapping[str, int], name: tuple[str, bytes]
+) -> Produced:
+    stream, key, record = emitted
+    key, value = encode_to_fit(key, record, limits[stream] - _NAME_BYTES_MAX, rules)
+    return Produced(getattr(topics, stream), key, value, [name])
 
 
 def _changelog_record(topic: str, key: bytes, packed: PackedRow | None) -> Produced:
@@ -200,4 +220,8 @@ def make_batch_record(
         instance=settings.worker_name,
         rules=position.rules.version,
         fenced_beats=counts.fenced_beats,
+        cleanup=counts.cleanup,
+        tasks=counts.tasks,
+        migrations=counts.migrations,
+        quotas=counts.quotas,
     )

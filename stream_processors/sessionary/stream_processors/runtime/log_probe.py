@@ -12,20 +12,26 @@ The last sign is exact, if the broker reports the epochs. The second sign fails 
 clock is behind the former one's, and the log grew past the position within this difference.
 """
 
+import contextlib
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.kafka.clients import is_left_over, is_unreadable_batch
-from sessionary.schemas.records import Position
+from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
+from sessionary.stream_processors.runtime.log_identity import is_other_topic
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _PROBE_S = 5.0
 _REPEAT_AFTER_S = 2.0
+_LAST_OFFSETS = 100  # of `batches`, where each transaction leaves two, and an acknowledgement
 
 
 class RecordStamp(NamedTuple):
@@ -55,6 +61,28 @@ class LogProbe(NamedTuple):
         if (fault := self.find_truncation(partition, position)) is not None:
             raise fault
 
+    def shows_folded_record(self, position: Position) -> bool:
+        """Return whether the record below `position` is, for certain, the one that was folded.
+
+        A log that was cut and has grown past the position may show no sign of it. So a loss that
+        was found is over only if the log proves it: one leader appends one record at an offset. If
+        the broker gives topics no ids, the log may be that of another topic, whose epochs begin
+        again; its record is a later one. The probe must have been made for the position's offset.
+        """
+        if (
+            self.previous is None
+            or position.leader_epoch is None
+            or self.previous.leader_epoch != position.leader_epoch
+        ):
+            return False
+        return position.events_topic_id is not None or not self._is_stamped_later(position)
+
+    def _is_stamped_later(self, position: Position) -> bool:
+        """Return whether the record below the position has a stamp that counts, after the clock."""
+        if self.previous is None or position.next_offset <= believed_from(position.clock_repairs):
+            return False
+        return self.previous.timestamp_ms > position.clock_ms
+
     def find_truncation(self, partition: int, position: Position, leader_epoch_max: int | None = None) -> Halted | None:
         """Return the fault if the log lacks records below `position` that were folded, or None.
 
@@ -63,13 +91,13 @@ class LogProbe(NamedTuple):
         """
         next_offset = position.next_offset
         if self.end_offset < next_offset:
-            return log_truncated(partition, next_offset, f"the log ends at {self.end_offset}")
+            return log_truncated(partition, next_offset, f"the log ends at {self.end_offset}", self.end_offset)
         if self.previous is None:
             return None
         stamp_ms, epoch = self.previous
         if position.leader_epoch is not None and epoch is not None:
             leader_epoch_max = position.leader_epoch
-        elif stamp_ms > position.clock_ms and next_offset > believed_from(position.clock_repairs):
+        elif self._is_stamped_later(position):
             return log_truncated(
                 partition,
                 next_offset,
@@ -86,14 +114,22 @@ class LogProbe(NamedTuple):
         return None
 
 
-def log_truncated(partition: int, next_offset: int, found: str) -> Halted:
+class LogTruncated(Halted):
+    """A log was cut below the position. `lost_from`: its first lost offset; None if unknown."""
+
+    def __init__(self, detail: str, lost_from: int | None) -> None:
+        super().__init__("log_truncated", detail)
+        self.lost_from = lost_from
+
+
+def log_truncated(partition: int, next_offset: int, found: str, lost_from: int | None = None) -> LogTruncated:
     """Return the fault of a log that was cut below a position; `found` is how that shows."""
-    return Halted(
-        "log_truncated",
+    return LogTruncated(
         f"partition {partition}: all records below offset {next_offset} are folded, but {found}. The broker lost "
         "folded records (unclean leader election, or power loss); what it appends below that offset would never be "
         "folded. Bring the replica that has them back, or go on without: sessionary partition accept-truncation "
         f"{partition}",
+        lost_from,
     )
 
 
@@ -132,21 +168,121 @@ def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogPr
         reader.close()
 
 
+def find_traces(settings: ProcessorSettings, topics: Iterable[str], partition: int, position: Position) -> list[str]:
+    """Return what shows that a partition was folded beyond `position`, a phrase each.
+
+    `topics`: those on which its transactions leave records. If there is no position (batch 0), that
+    are the group's offset and any of these records. Otherwise it is a later record on `batches`;
+    the group's offset counts ticks that waited for their commit. What an aborted transaction left
+    shows nothing, nor what a worker of former topics, which had other ids, left in these. Blocks.
+    Raises `Lost` without an answer.
+    """
+    # A consumer of the group that never joins it may ask for the group's offsets.
+    reader = Consumer({**settings.reader_config(), **settings.opening_config(), "group.id": settings.group_id})
+    try:
+        if position.batch_number:
+            batches = TopicPartition(settings.topics.batches, partition)
+            last = _last_batch(reader, batches) if batches.topic in topics else 0
+            return [f"{batches.topic} has its batch {last}"] if last > position.batch_number else []
+        traces: list[str] = []
+        offset = _committed_offset(reader, TopicPartition(settings.topics.events, partition), position.events_topic_id)
+        if offset > 0:
+            traces.append(f"the group {settings.group_id} has committed its offset {offset}")
+        aged: list[str] = []
+        for topic in topics:
+            place = TopicPartition(topic, partition, OFFSET_BEGINNING)
+            start, end = _offset_range(reader, place)
+            if start < end and (first := _first_record(reader, place)) is not None:
+                traces.append(f"{topic} has its records from offset {first} on")
+            elif start > 0:
+                aged.append(f"{topic} begins at offset {start}")
+        # Aborted records become too old too, but hardly those of two topics at once.
+        return traces + aged if traces or len(aged) > 1 else []
+    except KafkaException as error:
+        raise Lost(f"partition {partition}: how far it was folded is not known: {error.args[0]}") from error
+    finally:
+        reader.close()
+
+
+def _committed_offset(reader: Consumer, events: TopicPartition, topic_id: str | None) -> int:
+    """Return the group's offset, 0 if there is none.
+
+    One that names another topic, or that the log does not reach, was committed by a worker that had
+    not noticed yet that the topic was made again.
+    """
+    (committed,) = reader.committed([events], timeout=_PROBE_S)
+    if committed.error is not None:
+        raise KafkaException(committed.error)
+    of_other = is_other_topic(committed.metadata or None, topic_id)
+    if committed.offset <= 0 or of_other or committed.offset > _offset_range(reader, events)[1]:
+        return 0
+    return committed.offset
+
+
+def _first_record(reader: Consumer, place: TopicPartition) -> int | None:
+    """Return the offset of the first committed record that a transaction left, None if none did.
+
+    An acknowledgement is written outside of them, and may come after its topic was made again.
+    """
+    reader.assign([place])
+    while (message := reader.poll(_PROBE_S)) is not None:
+        if (error := message.error()) is None:
+            if not _is_acknowledgement(message.value()):
+                return message.offset()
+        elif is_unreadable_batch(message):
+            return message.offset()
+        elif error.code() == KafkaError._PARTITION_EOF:
+            return None
+        else:
+            raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def _last_batch(reader: Consumer, place: TopicPartition) -> int:
+    """Return the number of the last committed batch among a log's last offsets, 0 if none is there.
+
+    A batch of records that cannot be read hides those after it, which show nothing then.
+    """
+    start, end = _offset_range(reader, place)
+    place.offset, last = max(start, end - _LAST_OFFSETS), 0
+    if place.offset == end:
+        return last
+    reader.assign([place])
+    while (message := reader.poll(_PROBE_S)) is not None:
+        if (error := message.error()) is None:
+            with contextlib.suppress(DecodeError):
+                record = Decoder().decode_record(message.value() or b"")
+                last = max(last, record.number if isinstance(record, BatchRecord) else 0)
+        elif error.code() == KafkaError._PARTITION_EOF or is_unreadable_batch(message):
+            return last
+        else:
+            raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def _is_acknowledgement(value: bytes | None) -> bool:
+    with contextlib.suppress(DecodeError):
+        return isinstance(Decoder().decode_record(value or b""), BatchAcknowledged)
+    return False
+
+
 def _offset_range(reader: Consumer, topic: TopicPartition) -> tuple[int, int]:
     start, end = reader.get_watermark_offsets(topic, timeout=_PROBE_S)
     return start, end
 
 
 def _next_message(reader: Consumer, topic: TopicPartition) -> Message | None:
-    """Return the next record, or the report of a batch that cannot be read.
+    """Return the next record, or the report of a batch that cannot be read; None at the log's end.
 
-    None at the log's end, or if the broker sends none for 5 s.
+    Raises `KafkaException` if the broker sends neither for 5 s: a silent one shows nothing.
     """
     message = reader.poll(_PROBE_S)
     if message is not None and is_left_over(message, topic.offset):
         reader.assign([topic])  # fetching stopped there
         message = reader.poll(_PROBE_S)
-    if message is None or (error := message.error()) is None or is_unreadable_batch(message):
+    if message is None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    if (error := message.error()) is None or is_unreadable_batch(message):
         return message
     if error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)

@@ -59,7 +59,7 @@ class OpenBatch:
 
     `ticks_position` is the position after its records while it holds only ticks and waits, else
     None. `fold_s` is the processor time that the folding took, `reported_accesses` how many of the
-    accesses it reported.
+    accesses it reported. `log_truncated` and `log_lost_from` are the position's.
     """
 
     def __init__(self, state: PartitionState) -> None:
@@ -69,6 +69,7 @@ class OpenBatch:
         self.ticks_position: Position | None = None
         self.fold_s, self.reported_accesses = 0.0, 0
         self._partition, self._leader_epoch = state.partition, state.position.leader_epoch
+        self.log_truncated, self.log_lost_from = state.position.log_truncated, state.position.log_lost_from
 
     @property
     def leader_epoch(self) -> int | None:
@@ -80,10 +81,16 @@ class OpenBatch:
         place = bisect_left(self.records, offset, key=_offset_of)
         return self.records[place].timestamp_ms if place < len(self.records) else None
 
-    def skip_offsets(self, skip: SkippedOffsets, leader_epoch: int | None) -> None:
+    def skip_offsets(self, skip: SkippedOffsets, leader_epoch: int | None, *, ends_truncation: bool = False) -> None:
         """Skip offsets; `leader_epoch` is that of the last record among them, if known."""
         self.uncommitted.skip_offsets(skip)
         self._leader_epoch = leader_epoch
+        if ends_truncation:
+            self.log_truncated = self.log_lost_from = None
+
+    def keep_truncation(self, found: str, lost_from: int | None) -> None:
+        """Let the position say that the log lost folded records; `found` is how that showed."""
+        self.log_truncated, self.log_lost_from = found, lost_from
 
     def set_clock(self, setting: ClockSetting) -> None:
         """Set the clock before the next record."""

@@ -9,6 +9,9 @@
 A `PartitionOwner` is used once: a partition that leaves and comes back gets a new one. One that
 stays in a rebalance keeps its owner. Readers see committed state only, and none at all until a
 transaction shows that the partition is still this worker's.
+
+This is one module because opening, loop and end commit by the same transaction, and change the same
+few fields.
 """
 
 import asyncio
@@ -23,15 +26,16 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.core.model import LogRecord, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
-from sessionary.stream_processors.errors import Aborted, Halted
+from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
-from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
+from sessionary.stream_processors.runtime.changelog import RecoveryProgress, position_lost, recover, seal_with
 from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, PendingDecision, RecordSkip
 from sessionary.stream_processors.runtime.executor import free_frames_after
-from sessionary.stream_processors.runtime.log_probe import probe_log
+from sessionary.stream_processors.runtime.log_identity import TopicIds
+from sessionary.stream_processors.runtime.log_probe import LogTruncated, probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.pending_records import FollowingRecords, PendingRecords
-from sessionary.stream_processors.runtime.transaction import TransactionWriter
+from sessionary.stream_processors.runtime.transaction import Seal, TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
@@ -115,6 +119,12 @@ class CommitNotifications:
 _log = role_logger(__name__)
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
+HIDDEN_S_MAX = 20.0  # that an opening waits for an open transaction, which hides the changelog's end
+_HIDDEN_PAUSE_S = 1.0
+
+
+def _is_below(offset: int | None, other: int | None) -> bool:
+    return offset is not None and (other is None or offset < other)
 
 
 class PartitionOwner:
@@ -146,7 +156,10 @@ class PartitionOwner:
         self.accesses: list[Access] = []  # to be reported by the next batch of records
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
+        # What was found at which offset, while the position does not say so yet.
+        self._unkept_truncation: tuple[int, LogTruncated] | None = None
         self.recovery = RecoveryProgress()
+        self.topic_ids = TopicIds()  # of the logs that it opened; the position says so with each commit
         self.commits, self.committed_s = 0, time.monotonic()
         self.notifications = CommitNotifications()  # for readers; over once none is to be answered
         self._decision = PendingDecision(context, partition, decision)
@@ -286,22 +299,15 @@ class PartitionOwner:
         if former is not None:
             # Its store becomes ours, so it must be done. All of its waits are bounded.
             await asyncio.wait([former.task])
+            self._unkept_truncation = former._unkept_truncation
             former = None
         try:
             await self._open_partition()
-            while not self.end_requested:
-                await self._wait_for_arrival(self._ticks_wait_s() if self._open_batch else None)
-                while self._has_work() and not self.end_requested and not self._is_at_halt():
-                    await self._context.wait_for_interval(self._begun_s)
-                    await self._step()
-                if self._decision.is_reached and not self._pending and not self.end_requested:
-                    await self._skip_records()
-                if self._halt is not None and not self.end_requested:
-                    raise self._halt[1]
-                if self._open_batch is not None and not self.end_requested and self._ticks_wait_s() == 0:
-                    await self._commit_batch(self._open_batch)
+            await self._fold_until_end()
         except Halted as fault:
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
+            if isinstance(fault, LogTruncated):
+                await self._keep_truncation(fault)
             raise
         finally:
             self.is_open = False
@@ -310,6 +316,59 @@ class PartitionOwner:
             self.notifications.end()
             self._merged.set()
             self._free_parts()
+
+    async def _fold_until_end(self) -> None:
+        while not self.end_requested:
+            await self._wait_for_arrival(self._ticks_wait_s() if self._open_batch else None)
+            while self._has_work() and not self.end_requested and not self._is_at_halt():
+                await self._context.wait_for_interval(self._begun_s)
+                await self._step()
+            if self._decision.is_reached and not self._pending and not self.end_requested:
+                await self._skip_records()
+            if self._halt is not None and not self.end_requested:
+                raise self._halt[1]
+            if self._open_batch is not None and not self.end_requested and self._ticks_wait_s() == 0:
+                await self._commit_batch(self._open_batch)
+
+    async def _keep_truncation(self, fault: LogTruncated) -> None:
+        """Let the position say that the log was cut, until an operator accepts it.
+
+        Its signs vanish: agents send, the log grows past the position, and the next opening finds
+        nothing wrong. The position is what every opening reads first, on whatever worker, and only
+        its owner writes it; a file or the worker's memory would be lost with the worker. The other
+        faults need no such note: a topic's id never comes back, and the traces of a lost position
+        stay. If the transaction fails, the next owner has what is to be kept.
+        """
+        self._open_batch = None  # of ticks only, which are folded again
+        position = self.state.position
+        if fault.lost_from is not None and fault.lost_from >= position.next_offset:
+            return  # only such ticks are lost
+        if position.log_truncated is None or _is_below(fault.lost_from, position.log_lost_from):
+            self._unkept_truncation = position.next_offset, fault
+        try:
+            while self._unkept_truncation is not None and not self.end_requested:
+                former = self.state.position.batch_number
+                await self._commit_decision(lambda batch: batch.keep_truncation(fault.detail, fault.lost_from))
+                if self.state.position.batch_number != former:  # else it aborted
+                    self._unkept_truncation = None
+        except (Lost, Halted) as error:
+            # The halt itself must not be lost with its note, which the next owner writes.
+            _log.warning(
+                "partition %(partition)d lost records of its log, which its position does not say yet: %(error)s",
+                partition=self.partition,
+                **error_fields(error),
+            )
+
+    def _restore_truncation(self) -> None:
+        """Treat a truncation that the former owner could not keep as one in the position."""
+        if self._unkept_truncation is None:
+            return
+        (next_offset, fault), position = self._unkept_truncation, self.state.position
+        if position.next_offset == next_offset and position.log_truncated is None:
+            kept = position._replace(log_truncated=fault.detail, log_lost_from=fault.lost_from)
+            self.state.load_position(kept)
+        else:
+            self._unkept_truncation = None  # another worker's owner has decided since
 
     def _free_parts(self) -> None:
         """Drop the parts that are large or have threads: an ended owner may be held for a while."""
@@ -326,22 +385,22 @@ class PartitionOwner:
             TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
         )
         await context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
-        if self.end_requested or not await self._recovery_turn.take():
+        if (changelog_next := await self._read_changelog()) is None:
             return
-        try:
-            self._store = store = await context.run_blocking(self._open_store)
-            changelog_next = await context.run_blocking(
-                recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted, self.recovery
-            )
-        finally:
-            context.recovery_turns.release()
-            context.metrics.state_hash_mismatches.labels("store").inc(self.recovery.found_damaged_store)
-            self.recovery = RecoveryProgress()
+        assert self._store is not None
         self._begin_if_new()
+        self._restore_truncation()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
+        if position.log_truncated is None:
+            self._unkept_truncation = None
         log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
+        if position.log_truncated is not None:
+            if not log.shows_folded_record(position):
+                raise LogTruncated(position.log_truncated, position.log_lost_from)
+            self.state.load_position(position := position._replace(log_truncated=None, log_lost_from=None))
+            self._unkept_truncation = None
         await context.save_rows(self._store, {}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
@@ -351,6 +410,73 @@ class PartitionOwner:
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
         self.notifications.notify_all()
+
+    async def _read_changelog(self) -> int | None:
+        """Load rows and position. Return the changelog's end, or None if the owner is to end.
+
+        An open transaction that hides the end is waited for, without a turn: other partitions open
+        meanwhile. Raises `Halted` if it stays open.
+        """
+        context, first_position = self._context, self.state.position
+        patient_until_s: float | None = None
+        while not self.end_requested and await self._recovery_turn.take():
+            try:
+                return await self._recover(first_position)
+            except Halted as fault:
+                if fault.reason != "transaction_open":
+                    raise
+                if patient_until_s is None:
+                    patient_until_s = time.monotonic() + HIDDEN_S_MAX
+                    _log.warning("a partition waits: %(error)s", partition=self.partition, **error_fields(fault))
+                elif time.monotonic() >= patient_until_s:
+                    raise
+            finally:
+                context.recovery_turns.release()
+                context.metrics.state_hash_mismatches.labels("store").inc(self.recovery.found_damaged_store)
+                self.recovery = RecoveryProgress()
+            await self._wait_for_arrival(_HIDDEN_PAUSE_S)
+        return None
+
+    async def _recover(self, first_position: Position) -> int:
+        context = self._context
+        self._store = await context.run_blocking(self._open_store)
+        # Before the reading: a changelog that is made again later has another id than this one.
+        topic_ids = await context.run_blocking(context.topic_ids)
+        changelog_end = await context.run_blocking(context.changelog_end, self.partition)
+        self.state.load_position(first_position)  # a former reading has moved it
+        changelog_next = await context.run_blocking(
+            recover,
+            context.settings,
+            self.state,
+            self._store,
+            context.job.row_codec,
+            self._is_wanted,
+            self.recovery,
+            topic_ids,
+            changelog_end,
+        )
+        position = topic_ids.complete(self.state.position)
+        self.topic_ids = TopicIds(position.events_topic_id, position.changelog_topic_id)
+        await self._require_last_position(position, changelog_next)
+        return changelog_next
+
+    async def _require_last_position(self, position: Position, changelog_next: int) -> None:
+        """Raise `Halted` if the partition was folded beyond the position that the changelog had.
+
+        Raises `Lost` if what shows that may be a later owner's: the changelog has grown since.
+        """
+        context, traces = self._context, list[str]()
+        if not position.batch_number and next(iter(self.state.rows), None) is not None:
+            traces.append("the changelog has rows")
+        traces += await context.run_blocking(context.find_traces, self.partition, position)
+        if not traces:
+            return
+        if await context.run_blocking(context.changelog_end, self.partition) > changelog_next:
+            raise Lost(f"partition {self.partition}: its changelog was written to while it was read")
+        number = position.batch_number
+        found = f"ends with batch {number}, at offset {position.next_offset}" if number else "has no position"
+        found = f"{found}, although the partition was folded {'further' if number else 'before'}: {'; '.join(traces)}"
+        raise position_lost(self.partition, context.settings.topics.changelog, found)
 
     def _begin_if_new(self) -> None:
         if is_new(self.state.position):
@@ -422,7 +548,7 @@ class PartitionOwner:
         self._context.busy_partitions.note_begin(self.partition, time.monotonic())
         self._merged.clear()
         try:
-            begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
+            begun_at, seal = started_at or time.time_ns() // 1_000, self._make_seal(batch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
                 written = await self._context.run_bounded(
                     self.partition, writer, writer.write_result, outcome, begun_at, seal, stored
@@ -452,6 +578,10 @@ class PartitionOwner:
         self.notifications.notify_commit(outcome.rows)
         saved = SavedPosition(written.position, written.changelog_next, time.time())
         await self._context.save_rows(self._store, written.rows, saved)
+
+    def _make_seal(self, batch: OpenBatch) -> Seal:
+        assert self._store is not None
+        return seal_with(self._store, batch.leader_epoch, self.topic_ids, batch.log_truncated, batch.log_lost_from)
 
     async def _announce_rules(self, request: RulesRequest) -> None:
         """Commit the open batch; without one, announce rules in a separate transaction."""

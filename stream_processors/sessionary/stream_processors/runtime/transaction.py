@@ -16,6 +16,7 @@ fence an owner that has taken the partition over meanwhile.
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -59,9 +60,9 @@ _LOGGED_ERRORS = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAI
 
 
 # With this detail the driver logs each answer to an `EndTxn`, also a lost one: for each of 1,000
-# held requests. Of lost connections it logged 2 of 10, because it leaves equal lines out.
+# held requests. Of lost connections it logged 2 of 10, because it leaves equal lines out. An
+# operator's `log_level` is without effect then.
 _DRIVER_DEBUG = "eos"
-_SYSLOG_DEBUG = 7
 _END_LINE, _END_TAKEN = "ENDTXN", "NO_ERROR"
 _driver_log = logging.getLogger(__name__)
 
@@ -71,6 +72,11 @@ Seal = Callable[[Position, Mapping[bytes, bytes | None]], Position]
 
 def _no_seal(position: Position, _rows: Mapping[bytes, bytes | None]) -> Position:
     return position
+
+
+def transactional_id(settings: ProcessorSettings, partition: int) -> str:
+    """Return the transactional id of a partition's owners, by which one fences the former one."""
+    return f"{settings.group_id}-{settings.topics.events}-{partition}"
 
 
 class CommitReceipt(NamedTuple):
@@ -132,25 +138,35 @@ class BatchLimits:
 
 
 class EndWatch:
-    """Reads the driver's log of one producer: is the end of its last transaction in doubt?
+    """Whether the end of a producer's last transaction is in doubt, by the driver's log.
 
-    The driver hands out its lines at the next poll.
+    The driver hands out its lines at the next poll, in their order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows_debug: bool = False) -> None:
+        """`shows_debug`: write debug lines to stderr, as the driver does without a logger."""
+        self._shows_debug = shows_debug
         self._answers = [True]  # to the last transaction's end: whether the broker took it
+        self._was_aborted = False
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self._answers = []
+        self._answers, self._was_aborted = [], False
+
+    def abort(self) -> None:
+        """Abort the transaction."""
+        self._was_aborted = True
 
     @property
-    def is_doubtful(self) -> bool:
-        """False if the end was answered once, and the broker took it.
+    def doubt(self) -> str | None:
+        """What makes the last end doubtful; None if it was answered once, and the broker took it.
 
-        An end without a line is in doubt too: a later driver may write other ones.
+        An end without a line is in doubt too: it is not handed out yet, or a later driver writes
+        other lines.
         """
-        return self._answers != [True]
+        if self._was_aborted:
+            return "was aborted"
+        return None if self._answers == [True] else "has no certain end: the broker's answer was lost"
 
     def log(self, level: int, text: str, *given: object) -> None:
         """Take a line as a `logging.Logger` does: facility, client, text."""
@@ -158,6 +174,8 @@ class EndWatch:
             self._answers.append(_END_TAKEN in str(given[-1]))
         if level > logging.DEBUG:
             _driver_log.log(level, text, *given)
+        elif self._shows_debug:
+            sys.stderr.write(f"%7|{time.time():.3f}|{'|'.join(map(str, given))}\n")
 
 
 def _log_refusal(error: KafkaError) -> None:
@@ -177,11 +195,12 @@ class TransactionWriter:
         self._position_offset: int | None = None
         self._written_bytes: dict[str, int] = {}  # of the transaction under way, by topic
         self.called_s = time.monotonic()  # when the last call into librdkafka began, monotonic; read by other threads
-        self._end_watch, self._was_aborted = EndWatch(), False
+        operators_debug = settings.librdkafka.get("debug", "")
+        self._end_watch = EndWatch(shows_debug=bool(operators_debug))
         config: dict[str, Any] = {
             **settings.client_config(),
             **settings.opening_config(),
-            "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
+            "transactional.id": transactional_id(settings, partition),
             "transaction.timeout.ms": 10_000,
             "linger.ms": _LINGER_MS,
             "compression.type": "lz4",
@@ -191,8 +210,7 @@ class TransactionWriter:
             "message.max.bytes": _RECORD_BYTES_MAX,
             "partitioner": "murmur2_random",
             "error_cb": _log_refusal,
-            "debug": _DRIVER_DEBUG,
-            "log_level": _SYSLOG_DEBUG,  # with a lower one, which an operator may set, no end would be logged
+            "debug": ",".join(filter(None, (operators_debug, _DRIVER_DEBUG))),
         }
         self._producer = Producer(config, logger=self._end_watch)
 
@@ -221,7 +239,6 @@ class TransactionWriter:
         position = seal(outcome.position, rows)
         try:
             self._end_watch.begin()
-            self._was_aborted = False
             self._retry_in_place(self._producer.begin_transaction)
             self._written_bytes.clear()
             self._produce(records)
@@ -232,7 +249,7 @@ class TransactionWriter:
             self._produce([sealed], self._on_position_delivered)
             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):
-            self._was_aborted = True
+            self._end_watch.abort()
             # An open transaction would hide all later records from readers, until it times out. A
             # producer that has lost its brokers can never abort; a new one's first call does.
             patient_until_s = time.monotonic() + _CALL_TIMEOUT_S
@@ -264,9 +281,8 @@ class TransactionWriter:
     def _check_last_end(self) -> None:
         """Raise `EndInDoubt` if the last transaction may end once more, `Lost` on a failure."""
         self._retry_in_place(self._producer.poll, 0)
-        if self._was_aborted or self._end_watch.is_doubtful:
-            what = "was aborted" if self._was_aborted else "has no certain end: the broker's answer was lost"
-            raise EndInDoubt(f"partition {self._partition}: the last transaction {what}; a new producer is needed")
+        if (doubt := self._end_watch.doubt) is not None:
+            raise EndInDoubt(f"partition {self._partition}: the last transaction {doubt}; a new producer is needed")
 
     def _connect(self) -> None:
         """Connect the producer to a broker, if one answers soon.

@@ -4,7 +4,7 @@ A partition is stuck if its log grows and its position does not move. It is open
 does not help, the process gives up.
 
 A log that was cut below the position holds, or will hold, records that are never folded. Its
-partition is halted.
+partition is halted; so are all partitions of a topic that was deleted and made again.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,10 @@ from typing import NamedTuple
 from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogProbe, log_truncated
 
 _log = role_logger(__name__)
@@ -108,6 +110,17 @@ class StuckPartitionWatchdog:
         self._assignment.reopen_partition(partition, self._assignment.owners[partition].decision_left)
 
 
+def halt_replaced(assignment: Assignment, topic_ids: TopicIds, topics: TopicNames) -> None:
+    """Halt the open partitions that opened other topics than those of `topic_ids`, asked for now.
+
+    The next opening finds the same: the position names the topics of which it is.
+    """
+    for partition, owner in list(assignment.owners.items()):
+        position = owner.topic_ids.complete(owner.position)
+        if owner.is_open and (fault := topic_ids.find_replaced(partition, position, topics)) is not None:
+            assignment.halt_partition(partition, fault)
+
+
 class _Confirmed(NamedTuple):
     """A place of the log at which position and leader epoch were known at the same time."""
 
@@ -121,7 +134,7 @@ class TruncationWatchdog:
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._confirmed: dict[int, _Confirmed] = {}
-        self._below: set[int] = set()  # partitions whose log ended below the position, by the last answer
+        self._below: dict[int, int] = {}  # by partition: the log's end, while it is below the position by each answer
 
     def check_ends(self, positions: Mapping[int, Position], log_ends: Mapping[int, LogEnd]) -> list[int]:
         """Halt partitions whose log ended below their position, by two answers in a row.
@@ -133,7 +146,7 @@ class TruncationWatchdog:
         """
         for partition in (self._confirmed.keys() | self._below) - positions.keys():
             self._confirmed.pop(partition, None)
-            self._below.discard(partition)
+            self._below.pop(partition, None)
         suspects: list[int] = []
         for partition, end in log_ends.items():
             if (position := positions.get(partition)) is None:
@@ -142,12 +155,13 @@ class TruncationWatchdog:
             if end.offset < next_offset:
                 # A broker answers no end below its epoch's beginning (KIP-207), so a new leader
                 # that lags should not come here. Asking twice costs only a few seconds.
-                if partition in self._below:
-                    fault = log_truncated(partition, next_offset, f"the log ends at {end.offset}")
+                if (former := self._below.get(partition)) is not None:
+                    lost_from = min(former, end.offset)
+                    fault = log_truncated(partition, next_offset, f"the log ends at {end.offset}", lost_from)
                     self._assignment.halt_partition(partition, fault)
-                self._below.add(partition)
+                self._below[partition] = min(end.offset, former if former is not None else end.offset)
                 continue
-            self._below.discard(partition)
+            self._below.pop(partition, None)
             if known is not None and known.leader_epoch != end.leader_epoch:
                 suspects.append(partition)
             else:

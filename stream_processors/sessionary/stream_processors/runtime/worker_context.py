@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from sessionary.schemas.records import AuditRecord, BatchAcknowledged, RejectedEvent
+from sessionary.schemas.records import AuditRecord, BatchAcknowledged, Position, RejectedEvent
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, PARTITION, session_fields
 from sessionary.schemas.telemetry.role_logs import role_logger
@@ -18,6 +18,7 @@ from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import CommitCosts, Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
 from sessionary.stream_processors.runtime.job import Job
+from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.pending_records import FetchControl
 from sessionary.stream_processors.runtime.transaction import BatchLimits, CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -128,7 +129,9 @@ class WorkerContext:
     `recovery_turns` are taken in order. Each owner notes its transactions in `busy_partitions`.
     `acknowledged` has the last transaction of each partition, until the worker reports it.
     `commit_times` are of all partitions. `trace_batch` does nothing unless there are traces.
-    `rules_of_group`: the newest that every worker of the group knows.
+    `rules_of_group`: the newest that every worker of the group knows. `topic_ids`, `changelog_end`
+    (a partition's high watermark) and `find_traces` (what shows that a partition was folded beyond
+    a position) ask the broker, block, and may raise `Lost`; by default nothing is known.
     """
 
     settings: ProcessorSettings
@@ -143,6 +146,9 @@ class WorkerContext:
     commit_times: CommitTimes = field(default_factory=CommitTimes)
     trace_batch: TraceBatch = lambda *_: None
     rules_of_group: Callable[[], RuleSet] = lambda: NEWEST_RULES
+    topic_ids: Callable[[], TopicIds] = TopicIds
+    changelog_end: Callable[[int], int] = lambda _: 0
+    find_traces: Callable[[int, Position], list[str]] = lambda *_: []
 
     @property
     def commit_interval_s(self) -> float:

@@ -90,8 +90,9 @@ def test_what_is_unknown_has_no_series_and_no_zero() -> None:
 
 
 def test_each_fault_belongs_to_a_table() -> None:
-    for faults in (KNOWN_FAULTS, END_FAULTS):
-        assert {table_of_fault(fault) for fault in faults} == {"history", "rejected", "audit", "batches"}
+    tables = {"history", "rejected", "audit", "batches"}
+    assert {table_of_fault(fault) for fault in KNOWN_FAULTS} == {*tables, "run_events"}
+    assert {table_of_fault(fault) for fault in END_FAULTS} == tables
     assert [table_of_fault(fault) for fault in ("batch_doubled", "chain_broken", "rejected_dead_letters")] == [
         *("batches", "audit", "rejected")
     ]

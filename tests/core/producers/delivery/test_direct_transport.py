@@ -79,6 +79,7 @@ class FakeKafka:
         self.fatal = self.full = False
         self.reported: list[KafkaError] = []
         self.authentication_error = None
+        self.cluster_id: str | None = None
 
     def produce_record(self, record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
         if self.fatal:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from sessionary.producers import Session, ToolCallOverdue, Unavailable, tool
-from sessionary.producers.durable.recorder import awake_and_asleep_s
 from sessionary.producers.durable.reserved_call import ReservedCall
+from sessionary.producers.process.clocks import awake_and_asleep_s
 from sessionary.producers.run_ports import CallView
 from sessionary.producers.testing import memory_client
 from sessionary.producers.testing.memory_runs import MemoryRuns

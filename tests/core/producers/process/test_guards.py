@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sessionary.producers import SessionClient
+from sessionary.producers.delivery.spool import spool as spool_module
 from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.errors import SessionFenced
@@ -113,6 +114,7 @@ def test_an_expired_event_that_cannot_be_kept_aside_does_not_end_the_sender(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(Spool, "store_aside", reject)
+    monkeypatch.setattr(spool_module, "OLD_WAIT_S", 0.0)
     errors: list[Exception] = []
     with new_client(of, errors) as client:
         # It is reported a moment after it was counted.

@@ -3,10 +3,12 @@
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, Uuid
 
 from sessionary.schemas.kafka.clients import (
     AdminConnection,
@@ -108,6 +110,19 @@ def test_clients_that_got_no_answer_leave_no_thread_behind() -> None:
         with pytest.raises(KafkaException):
             ask_topic_id(connection, "t", 0.2)
     wait_until(lambda: count_threads() <= before, 60, "the end of their threads")
+
+
+@pytest.mark.parametrize(
+    ("bits", "topic_id"), [((-1, -5), "____________________-w"), ((1, 2), "AAAAAAAAAAEAAAAAAAAAAg"), ((0, 0), None)]
+)
+def test_an_id_of_a_topic_is_written_as_by_kafkas_tools(
+    bits: tuple[int, int], topic_id: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer: Future[object] = Future()
+    answer.set_result(SimpleNamespace(topic_id=Uuid(*bits)))
+    client = SimpleNamespace(describe_topics=lambda *_args, **_named: {"t": answer})
+    monkeypatch.setattr(AdminConnection, "open_client", lambda _: client)
+    assert ask_topic_id(AdminConnection(KafkaSettings()), "t", 1.0) == topic_id
 
 
 def report(code: int | None, offset: int = 5) -> Message:

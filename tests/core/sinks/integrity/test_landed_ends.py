@@ -1,14 +1,17 @@
 """A sink's report of where it stands: nothing ends it but its stop."""
 
+import time
 from pathlib import Path
 
 import clickhouse_connect
 import pytest
+from confluent_kafka import KafkaError
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.sinks.integrity import landed_ends
-from sessionary.sinks.integrity.landed_ends import EndReport, LandedEnd
+from sessionary.sinks.integrity.landed_ends import EndReport, LandedEnd, TimeLimit
 from sessionary.sinks.settings import SinkSettings
+from tests.core.sinks.integrity.fake_topics import FakeMessage, FakeTopics
 from tests.support.certificates import CertificateAuthority
 from tests.support.waiting import wait_until
 
@@ -52,3 +55,12 @@ def test_a_report_goes_on_once_the_authorities_file_is_back(tmp_path: Path, monk
     finally:
         report.stop()
     assert "VALUES ('history', 'sessionary.sink.history', 3, 'an-id', 5, 0, 7, 4)" in client.statements[0]
+
+
+def test_a_follower_s_earlier_end_is_not_the_end_of_a_log() -> None:
+    topics, settings = FakeTopics(), SinkSettings()
+    for number in (1, 2):
+        topics.append("t", 1, (1, number), time.time())
+    topics.answers = [[FakeMessage(("t", 1), 1, code=KafkaError._PARTITION_EOF)]]
+    read = landed_ends._read_records(topics, "t", {1: 0}, {1: 2}, TimeLimit(settings, 10.0))  # type: ignore[arg-type]
+    assert read.last == {1: 1}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import BatchResult
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Aborted, Lost
@@ -15,6 +16,7 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.job import processor_job
+from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -105,9 +107,13 @@ class RejectedWriter(FakeWriter):
 
 
 class FakeRecovery:
-    """Empty changelogs; each reading lasts until `gate` is released once."""
+    """Empty changelogs; each reading lasts until `gate` is released once.
+
+    `topic_ids`: with which the last one began.
+    """
 
     def __init__(self) -> None:
+        self.topic_ids = TopicIds()
         self.under_way = self.most = self.ended = 0
         self.gate, self._lock = threading.Semaphore(0), threading.Lock()
 
@@ -122,8 +128,11 @@ class FakeRecovery:
         codec: RowCodec,
         wanted: Wanted,
         progress: RecoveryProgress,
+        topic_ids: TopicIds,
+        changelog_end: int,
     ) -> int:
         with self._lock:
+            self.topic_ids = topic_ids
             self.under_way += 1
             self.most = max(self.most, self.under_way)
         assert self.gate.acquire(timeout=120)
@@ -140,11 +149,22 @@ class FakeRecovery:
 class OwnerBench:
     """An assignment of a worker without a broker."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(
+        self,
+        topic_ids: Callable[[], TopicIds] = TopicIds,
+        find_traces: Callable[[int, Position], list[str]] = lambda *_: [],
+        changelog_end: Callable[[int], int] = lambda _: 0,
+        **settings: Any,
+    ) -> None:
         self.settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", **settings)
         self.metrics, self.fetch_control = Metrics(), FakeFetchControl()
         job = processor_job(self.settings)
-        self.context = WorkerContext(self.settings, job, self.metrics, UnboundedExecutor(), self.fetch_control)
+        self.context = WorkerContext(
+            *(self.settings, job, self.metrics, UnboundedExecutor(), self.fetch_control),
+            topic_ids=topic_ids,
+            find_traces=find_traces,
+            changelog_end=changelog_end,
+        )
         self.assignment = Assignment(self.context, PartitionStores(self.settings, None, job.row_codec))
 
     def count_errors(self, kind: str) -> int:

@@ -26,6 +26,7 @@ class ScriptedChangelog:
         self.is_silent, self.is_away = is_silent, False
         self.readers: list[ScriptedReader] = []
         self.low = 0
+        self.hidden_from: int | None = None  # where an open transaction begins; None: there is none
         self.headers: dict[int, list[tuple[str, str | bytes | None]]] = {}  # by offset, instead of `due`
 
     def __call__(self, _: KafkaSettings) -> "ScriptedReader":
@@ -36,6 +37,11 @@ class ScriptedChangelog:
     def read_offsets(self) -> list[list[int]]:
         """The offsets of the records that each reader delivered; of those that were assigned."""
         return [reader.delivered for reader in self.readers if reader.next_offset is not None]
+
+    @property
+    def stable_end(self) -> int:
+        """The end for readers of committed records."""
+        return len(self.entries) if self.hidden_from is None else self.hidden_from
 
     def message(self, offset: int) -> Message:
         key, value, due = self.entries[offset]
@@ -55,13 +61,14 @@ class ScriptedReader:
         self._log = log
         self._left: int | None = None
         self.next_offset: int | None = None
+        self._ended_at: int | None = None  # the end is reported once
         self.delivered: list[int] = []
         self.is_closed = False
 
     def get_watermark_offsets(self, _: TopicPartition, timeout: float) -> tuple[int, int]:
         if self._log.is_away:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "reported so"))
-        return self._log.low, len(self._log.entries)
+        return self._log.low, self._log.stable_end
 
     def assign(self, places: list[TopicPartition]) -> None:
         self.next_offset = max(self._log.low, places[0].offset)
@@ -74,7 +81,10 @@ class ScriptedReader:
             return None
         if self._left == 0:
             raise KafkaException(KafkaError(KafkaError._FAIL, "reported so"))
-        if self.next_offset >= len(self._log.entries):
+        if self.next_offset >= self._log.stable_end:
+            if self._ended_at == self.next_offset:
+                return None
+            self._ended_at = self.next_offset
             return self._log.event(KafkaError._PARTITION_EOF, self.next_offset)
         self.delivered.append(self.next_offset)
         self.next_offset += 1
@@ -84,7 +94,7 @@ class ScriptedReader:
 
     def consume(self, _: int, timeout: float) -> list[Message]:
         found: list[Message] = []
-        while len(found) < self.BATCH_RECORDS - 1 and self._left != 0 and self.next_offset != len(self._log.entries):
+        while len(found) < self.BATCH_RECORDS - 1 and self._left != 0 and self.next_offset != self._log.stable_end:
             message = self.poll(0)
             assert message is not None
             found.append(message)

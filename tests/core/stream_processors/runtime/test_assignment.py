@@ -352,7 +352,7 @@ def test_a_halted_partition_is_tried_again_and_only_changes_are_reported(
 
     async def story(bench: Bench) -> None:
         bench.assignment.take_assignment([0])
-        for fault in (Halted("log_gap", "gone"), Halted("log_gap", "gone"), Halted("log_truncated", "cut")):
+        for fault in (Halted("log_gap", "gone"), Halted("log_gap", "gone"), Halted("changelog_incomplete", "cut")):
             former = bench.assignment.owners[0]
             await bench.fail_all(fault)
             assert bench.assignment.halted_partitions == {0: fault}

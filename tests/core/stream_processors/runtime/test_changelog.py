@@ -142,10 +142,11 @@ def recover_from(
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
     wanted: Callable[[], bool] = lambda: True,
+    changelog_end: int = 0,
 ) -> tuple[PartitionState, RecoveryProgress]:
     monkeypatch.setattr(changelog, "reader_of", log)
     state, progress = JOB.new_state(PARTITION), RecoveryProgress()
-    end = recover(SETTINGS, state, store, JOB.row_codec, wanted, progress)
+    end = recover(SETTINGS, state, store, JOB.row_codec, wanted, progress, changelog_end=changelog_end)
     assert end == len(log.entries)
     return state, progress
 
@@ -212,7 +213,7 @@ def test_a_store_that_goes_on_from_what_was_saved_is_not_thrown_back_to_that(
 
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb"], indirect=True)
-@pytest.mark.parametrize("change", ["too old", "below the first offset", "beyond the end"])
+@pytest.mark.parametrize("change", ["too old", "below the first offset"])
 def test_a_recovery_begins_again_if_its_mark_is_of_no_use(
     store: Store, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,13 +226,28 @@ def test_a_recovery_begins_again_if_its_mark_is_of_no_use(
     assert begun_s <= time.time()
     if change == "too old":  # Kafka may have dropped deletions in between
         store.load_rows({}, store.loading_mark._replace(saved_s=begun_s - SAVED_AGE_MAX_S))
-    elif change == "below the first offset":
+    else:
         log.entries[:0] = [log.entries[0]] * len(log.entries)
         log.low = FAILED_AT + 1
-    else:
-        store.load_rows({}, store.loading_mark._replace(changelog_next=len(rig.changelog) + 1))
     state, _ = recover_from(log, store, monkeypatch)
     assert log.read_offsets[1] == list(range(log.low, len(log.entries)))
+    check_recovered(state, rig)
+    store.close()
+
+
+@pytest.mark.parametrize("store", ["memory", "rocksdb"], indirect=True)
+def test_a_changelog_that_ends_before_the_store_halts_and_leaves_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = folded_sessions()
+    state, _ = recover_from(ScriptedChangelog(rig.changelog), store, monkeypatch)
+    store.save_rows({}, SavedPosition(state.position, len(rig.changelog), time.time()))
+    cut = ScriptedChangelog(rig.changelog[:SAVED_AT])  # the end of a transaction
+    for _ in range(2):
+        with pytest.raises(Halted, match=rf"ends at {SAVED_AT}, .* offset 36 \(batch {SESSIONS}\)") as caught:
+            recover_from(cut, store, monkeypatch, changelog_end=SAVED_AT)
+        assert caught.value.reason == "position_lost"
+    state, _ = recover_from(ScriptedChangelog(rig.changelog), store, monkeypatch)
     check_recovered(state, rig)
     store.close()
 
@@ -343,3 +359,25 @@ def test_records_of_every_form_are_kept_as_they_were(store: Store, monkeypatch: 
     wanted = dict.fromkeys(keys, whole) | {keys[1]: None, keys[3]: bytes(8) + row.value}
     assert {key: store.stored_row(key) for key in keys} == wanted
     assert len(state.rows) == len(keys) - 1
+
+
+@pytest.mark.parametrize("held", [0, SAVED_AT, SAVED_AT + 3], ids=["nothing", "to the stable end", "more than that"])
+def test_an_open_transaction_fails_the_reading_at_once_and_leaves_what_the_store_has(
+    store: Store, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = folded_sessions()
+    log, end = ScriptedChangelog(rig.changelog), len(rig.changelog)
+    if held:
+        recover_from(ScriptedChangelog(rig.changelog[:held]), store, monkeypatch)
+    log.hidden_from = SAVED_AT  # the end of a transaction: the rows are those of a position
+    last = max(held, SAVED_AT)
+    for _ in range(2):
+        with pytest.raises(Halted, match=f"ends at {end}, .* follows offset {last}") as caught:
+            recover_from(log, store, monkeypatch, changelog_end=end)
+        assert caught.value.reason == "transaction_open"
+        assert f"describe for {SETTINGS.group_id}-{SETTINGS.topics.events}-{PARTITION}" in caught.value.detail
+    read = [offset for offsets in log.read_offsets for offset in offsets]
+    assert read == ([] if held else list(range(SAVED_AT))), "nothing is read twice"
+    log.hidden_from = None
+    recover_from(log, store, monkeypatch, changelog_end=end)
+    assert log.read_offsets[-1] == list(range(last, end))

@@ -46,8 +46,8 @@ def test_offsets_that_are_not_committed_are_reported_so_and_raise_nothing(error:
 
 def test_offsets_are_committed_as_kafka_has_them() -> None:
     member: Any = FakeMember(None)
-    assert asyncio.run(MemberThread.commit_offsets(member, {TopicPartition("events", 0): 7}))
-    assert member.committed == [{TopicPartition("events", 0): OffsetAndMetadata(7, "")}]
+    assert asyncio.run(MemberThread.commit_offsets(member, {TopicPartition("events", 0): 7}, "events-1"))
+    assert member.committed == [{TopicPartition("events", 0): OffsetAndMetadata(7, "events-1")}]
 
 
 class FakeCoordinator:

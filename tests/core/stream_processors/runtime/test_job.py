@@ -1,32 +1,45 @@
 """What a transaction writes: no record of the events topic leads to one that its topic rejects."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from sessionary.schemas.codec import Decoder
+from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.codec.record_sizes import LIST_MAX, batch_bytes
+from sessionary.schemas.headers import find_transaction, transaction_header
 from sessionary.schemas.limits import ITEMS_MAX, NAME_CHARACTERS_MAX
 from sessionary.schemas.records import (
     AuditRecord,
     BatchAcknowledged,
     BatchRecord,
     CleanupRequest,
+    MigrationRequest,
     Position,
+    QuotaNotice,
     RejectedEvent,
+    TaskRequest,
 )
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
+from sessionary.stream_processors.core.model import Emitted, Stream
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import TICK, EventFactory
+from tests.support.values import example
 
 SETTINGS = ProcessorSettings(partitions=1)
 JOB = processor_job(SETTINGS)
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in SETTINGS.topics._asdict().items()}
 AUDIT = SETTINGS.topics.audit
+REQUESTS: Mapping[Stream, type] = {
+    "cleanup": CleanupRequest,
+    "tasks": TaskRequest,
+    "migrations": MigrationRequest,
+    "quotas": QuotaNotice,
+}
 LONG = 3_000_000  # characters: such a value arrives compressed
 MUCH = 20_000_000
 LONG_ERROR = ErrorInfo("retryable", "boom", "m" * 16_000)
@@ -147,6 +160,47 @@ def test_an_audit_record_is_cut_to_the_size_that_the_rules_in_force_allow() -> N
         assert rig.send(agent, "session_errored", error=LONG_ERROR) == "applied"
         found.append(len(rig.audit().reason))
     assert found == [16_006, 1_001]
+
+
+def test_each_request_is_counted_and_names_its_transaction() -> None:
+    """Two of one topic: a number, not a mark."""
+    emitted: list[Emitted] = []
+    for stream, record in REQUESTS.items():
+        emitted += [Emitted(stream, b"k", example(record))] * (2 if stream == "tasks" else 1)
+    rig = JobRig()
+    rig.start(EventFactory())
+    outcome = rig.outcomes[-1]._replace(emitted=emitted)
+    outcome = outcome._replace(counts=outcome.counts._replace(cleanup=1, tasks=2, migrations=1, quotas=1))
+    transaction = JOB.transaction(3, outcome, 0)
+    written = [*transaction.records, *transaction.elsewhere]
+    name = transaction_header(3, outcome.position.batch_number)
+    assert find_transaction([("other", b"1:1"), name]) == (3, outcome.position.batch_number)
+    found = Counter(topic.rpartition(".")[2] for topic, _, _, headers in written if headers == [name])
+    assert found == {"cleanup": 1, "tasks": 2, "migrations": 1, "quotas": 1}
+    (batch,) = (
+        Decoder().decode_record(value) for topic, _, value, _ in written if topic == SETTINGS.topics.batches and value
+    )
+    assert isinstance(batch, BatchRecord)
+    assert (batch.cleanup, batch.tasks, batch.migrations, batch.quotas) == (1, 2, 1, 1)
+
+
+def test_a_request_fits_with_the_name_of_its_transaction() -> None:
+    """The name is the longest that a partition and a number can have."""
+    request = example(CleanupRequest)
+    limit = 600_000
+    for spare in (0, 10, 63, 64, 65):
+        text = "x" * (limit - spare - batch_bytes(b"k", encode_record(request._replace(reason=""))))
+        rig = JobRig(position=FIRST_POSITION._replace(rules=NEWEST_RULES._replace(output_bytes_max=limit)))
+        rig.start(EventFactory())
+        outcome = rig.outcomes[-1]
+        position = outcome.position._replace(batch_number=(1 << 63) - 1)
+        emitted = [Emitted("cleanup", b"k", request._replace(reason=text))]
+        records = JOB.transaction((1 << 31) - 1, outcome._replace(emitted=emitted, position=position), 0).records
+        ((value, headers),) = (rest for topic, _, *rest in records if topic == SETTINGS.topics.cleanup)
+        assert isinstance(headers, list)
+        assert isinstance(value, bytes)
+        header_bytes = sum(len(part or "") + 2 for pair in headers for part in pair)
+        assert batch_bytes(b"k", value) + header_bytes <= limit, spare
 
 
 TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

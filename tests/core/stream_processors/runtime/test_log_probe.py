@@ -5,7 +5,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import ClockRepair
-from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import log_probe
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -117,3 +117,23 @@ def test_a_batch_that_cannot_be_read_hides_no_position(
     log = log_probe.probe_log(ProcessorSettings(), 0, 5)
     assert (log.start_offset, log.end_offset, log.first_offset) == (0, 10, first_offset)
     assert (log.previous is not None) == has_previous
+
+
+class SilentReader(ScriptedReader):
+    """A reader whose broker falls silent before an offset."""
+
+    def __init__(self, silent_from: int) -> None:
+        super().__init__(range(0))
+        self._silent_from = silent_from
+
+    def poll(self, timeout_s: float) -> Message:
+        return None if self._next >= self._silent_from else super().poll(timeout_s)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("silent_from", [4, 5], ids=["the record below", "the record at it"])
+def test_a_silent_broker_is_not_taken_for_a_log_without_a_record(
+    silent_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_probe, "reader_of", lambda _: SilentReader(silent_from))
+    with pytest.raises(Lost, match=r"events of partition 0: .*_TIMED_OUT"):
+        log_probe.probe_log(ProcessorSettings(), 0, 5)

@@ -1,13 +1,15 @@
 """The owners of a worker together: how they go on while it leaves its group, and their pace."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from sessionary.stream_processors.core.model import BatchResult, LogRecord
-from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import assignment, partition_owner
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
+from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.store.packed_rows import StoredLookup
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, FakeWriter, OwnerBench
 from tests.support.event_factory import TICK
@@ -72,6 +74,58 @@ class SlowWriter(FakeWriter):
 
     def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         return super().write_result(outcome, started_at, seal, stored)._replace(elapsed_s=0.4)
+
+
+def test_a_partition_that_waits_for_an_open_transaction_holds_no_turn_and_opens_after_it(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_owner, "_HIDDEN_PAUSE_S", 0.001)
+    hidden, looks = {0, 1, 2, 3, 4}, list[int]()
+
+    def recover(*arguments: Any) -> int:
+        partition = arguments[1].partition
+        looks.append(partition)
+        if partition in hidden:
+            raise Halted("transaction_open", "reported so")
+        recovery.gate.release()
+        return recovery.recover(*arguments)
+
+    monkeypatch.setattr(partition_owner, "recover", recover)
+
+    async def story() -> None:
+        bench = OwnerBench(partitions=6)
+        bench.assignment.take_assignment(range(6))
+        owners = bench.assignment.owners
+        await bench.seen(lambda: owners[5].is_open)
+        await bench.seen(lambda: looks.count(0) > 2)
+        hidden.clear()
+        await bench.seen(lambda: all(owner.is_open for owner in owners.values()))
+        assert not bench.assignment.halted_partitions
+        assert bench.context.recovery_turns._value == RECOVERIES_MAX
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+def test_a_transaction_that_stays_open_halts_the_partition_by_name(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_owner, "_HIDDEN_PAUSE_S", 0.001)
+    monkeypatch.setattr(partition_owner, "HIDDEN_S_MAX", 0.05)
+
+    def recover(*_: object) -> int:
+        raise Halted("transaction_open", "reported so")
+
+    monkeypatch.setattr(partition_owner, "recover", recover)
+
+    async def story() -> None:
+        bench = OwnerBench()
+        bench.assignment.take_assignment([0])
+        await bench.seen(lambda: bench.assignment.halted_partitions)
+        assert bench.assignment.halted_partitions[0].reason == "transaction_open"
+        await bench.assignment.close()
+
+    asyncio.run(story())
 
 
 def test_owners_begin_transactions_further_apart_if_they_take_long(

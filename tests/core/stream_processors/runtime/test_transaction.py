@@ -18,6 +18,8 @@ from sessionary.stream_processors.runtime.job import Job, Produced, Transaction,
 from sessionary.stream_processors.runtime.transaction import EndWatch, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import nothing_stored
+from tests.late_requests.proxy import KafkaProxy
+from tests.support.mock_cluster import mock_cluster
 from tests.support.module_time import set_module_time
 
 CALL_S = 10.0
@@ -61,6 +63,7 @@ class FakeProducer:
     ) -> None:
         self.driver_log = EndWatch()
         self._answers = answers
+        self._lines: list[str] = []  # of the driver's log, which it hands out at a poll
         self.written: list[Produced] = []
         self.calls: list[str] = []
         self._room = self._left = room
@@ -76,8 +79,7 @@ class FakeProducer:
             raise KafkaException(KafkaError(self._cause, "reported so"))
         for report in self._reports:
             report(None, Message(41))
-        for answer in self._answers:
-            self.driver_log.log(logging.DEBUG, "%s [%s] %s", "ENDTXN", "p", f"EndTxn returned {answer} in state …")
+        self._lines += [f"EndTxn returned {answer} in state …" for answer in self._answers]
 
     def abort_transaction(self, timeout_s: float) -> None:
         self.calls.append("abort")
@@ -95,6 +97,9 @@ class FakeProducer:
         return 0
 
     def poll(self, timeout_s: float) -> int:
+        for line in self._lines:
+            self.driver_log.log(logging.DEBUG, "%s [%s] %s", "ENDTXN", "p", line)
+        self._lines.clear()
         if timeout_s:  # without, only the driver's log is taken
             self.calls.append("poll")
             self._left = self._room
@@ -259,12 +264,49 @@ def test_a_driver_that_fails_between_transactions_loses_the_partition(monkeypatc
         made.write_result(OUTCOME, 0)
 
 
-def test_an_operator_s_log_level_does_not_hide_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    configs: list[dict[str, Any]] = []
-    monkeypatch.setattr(transaction, "Producer", lambda config, logger: configs.append(config))
-    settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", librdkafka={"log_level": "3", "debug": "broker"})
-    TransactionWriter(settings, processor_job(settings), 0, lambda: True)
-    assert [(config["log_level"], config["debug"]) for config in configs] == [(7, "eos")]
+def test_a_line_that_waits_while_the_partition_is_idle_is_read_before_its_next_transaction() -> None:
+    with mock_cluster() as cluster, KafkaProxy(cluster.bootstrap_servers) as proxy:
+        made = real_writer(proxy.address)
+        for _ in range(3):
+            made.write_result(OUTCOME, 0)  # the former ones are known to be taken
+        late = proxy.hold(lambda request: request.api == "EndTxn")
+        made.write_result(OUTCOME, 0)
+        assert late.is_held
+        assert made._end_watch._answers == [], "no line is handed out yet"
+        with pytest.raises(EndInDoubt, match="answer was lost"):
+            made.write_result(OUTCOME, 0)
+        assert made._end_watch._answers == [False, True]
+        del made  # before its brokers end
+
+
+@pytest.mark.parametrize("level", ["0", "3"])
+def test_an_operator_sees_what_the_driver_logs_and_hides_no_end(level: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with mock_cluster() as cluster:
+        made = real_writer(cluster.bootstrap_servers, {"debug": "broker", "log_level": level})
+        for _ in range(3):
+            made.write_result(OUTCOME, 0)
+        del made  # before its brokers end
+    lines = capfd.readouterr().err.splitlines()
+    assert any(line.startswith("%7|") and "|CONNECT|" in line for line in lines)
+
+
+def test_without_an_operator_s_wish_no_line_of_the_driver_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with mock_cluster() as cluster:
+        made = real_writer(cluster.bootstrap_servers)
+        made.write_result(OUTCOME, 0)
+        made.write_result(OUTCOME, 0)
+        del made  # before its brokers end
+    assert capfd.readouterr() == ("", "")
+
+
+def real_writer(bootstrap_servers: str, librdkafka: dict[str, str] | None = None) -> TransactionWriter:
+    settings = ProcessorSettings(bootstrap_servers=bootstrap_servers, librdkafka=librdkafka or {})
+    product = processor_job(settings)
+    changed = [Produced(settings.topics.changelog, b"k", b"v")]
+    job = Job(product.new_state, lambda *_: Transaction(iter(changed), {}), product.row_codec)
+    made = TransactionWriter(settings, job, PARTITION, lambda: True)
+    made.fence_former_owner()
+    return made
 
 
 def test_the_driver_s_own_complaints_are_logged(caplog: pytest.LogCaptureFixture) -> None:

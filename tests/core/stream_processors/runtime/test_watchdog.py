@@ -2,14 +2,23 @@
 
 from typing import Any
 
+import pytest
+
 from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import Position
+from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision
-from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
-from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
+from sessionary.stream_processors.runtime.log_identity import TopicIds
+from sessionary.stream_processors.runtime.log_probe import LogProbe, LogTruncated, RecordStamp
+from sessionary.stream_processors.runtime.watchdog import (
+    StuckLimits,
+    StuckPartitionWatchdog,
+    TruncationWatchdog,
+    halt_replaced,
+)
 
 
 class FakeOwner:
@@ -19,6 +28,7 @@ class FakeOwner:
         self.is_open = True
         self.state = self
         self.position = Position(position, 0, 0, 0, 0)
+        self.topic_ids = TopicIds("events-1", "changelog-1")
         self.decision_left = GapAcceptance("gone", "alice")
 
 
@@ -111,6 +121,24 @@ def test_a_partition_is_a_suspect_exactly_when_it_would_be_reopened() -> None:
     assert (assignment.reopened, gave_up) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("now", "is_halted"),
+    [
+        (TopicIds("events-1", "changelog-1"), False),
+        (TopicIds(), False),
+        (TopicIds("events-2", "changelog-1"), True),
+        (TopicIds(None, "changelog-2"), True),
+    ],
+)
+def test_a_topic_that_is_made_again_halts_its_open_partitions(now: TopicIds, is_halted: bool) -> None:
+    assignment, topics = FakeAssignment(1_000), TopicNames.with_prefix("t")
+    halt_replaced(assignment.as_assignment, now, topics)
+    assert [fault.reason for fault in assignment.faults] == ["topic_replaced"] * is_halted
+    assignment.owners[0].is_open = False
+    halt_replaced(assignment.as_assignment, now, topics)
+    assert len(assignment.faults) == is_halted, "the opening compares them itself"
+
+
 class TruncationBench:
     """A truncation watchdog over partition 0; the test tells its position and log."""
 
@@ -139,6 +167,9 @@ def test_a_log_that_ends_below_the_position_twice_in_a_row_halts_the_partition()
     assert bench.reasons == []
     bench.check_end(1_000, 950)
     assert bench.reasons == ["log_truncated"]
+    (fault,) = bench.assignment.faults
+    assert isinstance(fault, LogTruncated)
+    assert fault.lost_from == 900, "the smallest end that was seen"
     assert "below offset 1000" in bench.assignment.faults[0].detail
 
 

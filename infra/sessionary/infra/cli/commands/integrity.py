@@ -1,18 +1,19 @@
-"""`sessionary integrity check` and `integrity repair`: whether ClickHouse has every row, once."""
+"""`sessionary integrity check`, `repair` and `dismiss`: whether ClickHouse has every row, once."""
 
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from sessionary.infra.cli.errors import CheckFailed
+from sessionary.infra.cli.errors import CheckFailed, NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client, kafka_settings
 from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.environment import stack_environment
-from sessionary.infra.kpi.integrity import LATE_S
-from sessionary.schemas.errors import Unavailable
+from sessionary.infra.kpi.integrity import LATE_S, table_of_fault
+from sessionary.schemas.errors import Invalid, Unavailable
 
 _COLUMNS: Final = ("fault", "rows", "partition", "first_offset", "last_offset", "session_id", "tenant_id")
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,38 +27,47 @@ ToOption = Annotated[
     datetime | None,
     typer.Option("--to", formats=_FORMATS, help="End of the time, UTC. Default: now.", show_default=False),
 ]
+LateOption = Annotated[
+    int, typer.Option("--late", min=0, help="Seconds after which the last rows of a table count as missing.")
+]
 
 
 def check_command(
     since: FromOption = None,
     until: ToOption = None,
-    late_s: Annotated[
-        int, typer.Option("--late", min=0, help="Seconds after which the last rows of a table count as missing.")
-    ] = LATE_S,
+    late_s: LateOption = LATE_S,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that ClickHouse has every row once: of history, audit trail, rejections and
-    transactions.
+    transactions; and that Kafka has every request.
 
     Compares the counts of each transaction with the rows, and, unless --to is given, the end of
-    each table with Kafka. With --from and --to only transactions that began in that time are
-    compared. The exit code is 1 if a row is missing or duplicated. If Kafka is away, the counts are
-    still compared, and the exit code is 3.
+    each table with Kafka, and the counts with the topics cleanup, tasks, migrations and quotas.
+    With --from and --to only transactions that began in that time are compared. Says which records
+    were not compared, because a topic has deleted them or a transaction has no counts. The exit
+    code is 1 if a row or request is missing or duplicated. If Kafka is away, the counts are still
+    compared with the rows, and the exit code is 3.
     """
     away = _find_kafka_away(data) if until is None else None
     if away is not None:
-        print_message(f"the ends of the tables are not compared: {away}")
-    faults = list_faults(data, since, until, late_s, with_kafka=away is None)
-    if faults:
-        show_rows(faults, as_json=as_json, columns=_COLUMNS)
+        print_message(f"neither the ends of the tables nor the requests are compared: {away}")
+    found = find_faults(data, since, until, late_s, with_kafka=until is None and away is None)
+    if found.faults:
+        show_rows(found.faults, as_json=as_json, columns=_COLUMNS)
         raise CheckFailed(
-            f"{len(faults)} faults: rows that are missing come back with sessionary integrity repair, "
-            "if Kafka still has them"
+            f"{len(found.faults)} faults: missing rows come back with sessionary integrity repair, if Kafka still has "
+            "them; ClickHouse merges doubled rows by itself; requests that Kafka has lost or doubled stay so"
         )
-    if away is not None:
+    if away := away or found.away:
         raise away
-    print_message("no row is missing or doubled")
+    if until is not None:
+        requests = "no request is compared, because --to was given"
+    elif found.notes:
+        requests = "nor is a request, of those that are compared: see the lines above"
+    else:
+        requests = "nor is a request"
+    print_message(f"no row is missing or doubled, {requests}")
 
 
 def _find_kafka_away(data: Path | None) -> Unavailable | None:
@@ -74,18 +84,23 @@ def _find_kafka_away(data: Path | None) -> Unavailable | None:
 def repair_command(
     since: Annotated[datetime, typer.Option("--from", formats=_FORMATS, help="Beginning of the time, UTC.")],
     until: ToOption = None,
+    late_s: LateOption = LATE_S,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read the records of a period from Kafka again, and insert those without a row in ClickHouse.
 
-    Repairs the tables of every sink. The period refers to the times at which Kafka appended the
-    records. Records that Kafka has deleted stay missing. Sinks may run meanwhile, and the command
-    may be repeated. Prints one row per sink and partition with records of the period.
+    Repairs the tables of every sink, and run_events from history. The period refers to the times at
+    which Kafka appended the records; what the faults of transactions of the period name is read
+    too. A record that Kafka has twice gets one row. Records that Kafka has lost or deleted stay
+    missing. Records that a sink has not written yet are left to it. Sinks and other repairs may run
+    meanwhile, and the command may be repeated. Prints one row per table and partition with records
+    of the period. Then checks the period, as integrity check does: the exit code is 1 if a fault is
+    left, and stderr names each with its cause.
     """
     from sessionary.infra.topics import count_brokers
     from sessionary.sinks.core.sink_kinds import SINKS
-    from sessionary.sinks.integrity.repair import repair_rows
+    from sessionary.sinks.integrity.repair import repair_rows, repair_run_events
     from sessionary.sinks.settings import SinkSettings
 
     client, settings = clickhouse_client(data), SinkSettings.from_env(stack_environment(data))
@@ -93,42 +108,156 @@ def repair_command(
     since_ms, until_ms = (
         None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1_000) for time in (since, until)
     )
+    faults = find_faults(data, since, until, late_s, with_kafka=False).faults
     results = [
-        result._asdict()
+        result
         for kind in SINKS
-        for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows)
+        for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows, faults)
     ]
-    show_rows(results, as_json=as_json)
-    print_message(f"{sum(int(result['repaired']) for result in results)} rows were missing and are back")
+    results += repair_run_events(settings, since_ms or 0, until_ms, late_s, client.fetch_rows)
+    show_rows([result._asdict() for result in results], as_json=as_json)
+    print_message(f"{sum(result.repaired for result in results)} rows were missing and are back")
+    if copies := sum(result.copies for result in results):
+        print_message(f"{copies} records that Kafka has twice have one row each, as they should")
+    if lost := sum(result.lost for result in results):
+        print_message(f"{lost} rows of run_events cannot be made: history's contents of their events have expired")
+    found = find_faults(data, since, until, late_s, with_kafka=until is None)
+    if found.faults:
+        behind = {(result.sink, result.partition) for result in results if result.behind_s > late_s}
+        for fault in found.faults:
+            print_message(f"{_describe_fault(fault)}: {_explain_fault(fault, behind)}")
+        raise CheckFailed(
+            f"{len(found.faults)} faults are left, for the causes above. Repair again once no sink is behind; what is "
+            "left then stays: keep rows and topics as they are, and see sessionary integrity check"
+        )
+    if found.away is not None:
+        raise found.away
 
 
-def list_faults(
+def _describe_fault(fault: Mapping[str, Json]) -> str:
+    """Return a fault as a line: its name, rows and place."""
+    place = f"partition {fault['partition']}" if fault["partition"] is not None else f"session {fault['session_id']}"
+    if fault["first_offset"] is not None:
+        place += f", offsets {fault['first_offset']} to {fault['last_offset']}"
+    return f"{fault['fault']}: {fault['rows']} ({place})"
+
+
+_CAUSES: Final = {
+    "dead_letters": "the sink could not store these records, see sink_dead_letters",
+    "end_missing": "Kafka has this record, let --from include it",
+    "run_events_missing": "history's rows have just landed, or their contents have expired",
+    "missing": "Kafka has no record for what is missing",
+    "doubled": "stored twice, or Kafka has it twice",
+    "unexpected": "no transaction counts these rows",
+    "chain_broken": "a transition was changed, or lost",
+    "deleted_unread": "Kafka deleted records before the sink read them",
+    "log_shorter": "Kafka lost records that the sink had read",
+}
+
+
+def _explain_fault(fault: Mapping[str, Json], behind: Collection[tuple[str, int]]) -> str:
+    """Return why a repair has left a fault. `behind`: sinks that are behind, with the partition."""
+    name, partition = str(fault["fault"]), fault["partition"]
+    late = [number for sink, number in behind if sink == table_of_fault(name) and partition in (None, number)]
+    if late and name.endswith("_missing") and not name.endswith("_end_missing"):
+        return f"sink {table_of_fault(name)} has not written all of Kafka's records yet, see sessionary lag"
+    return next(text for end, text in _CAUSES.items() if name.endswith(end))
+
+
+def dismiss_command(
+    fault: Annotated[str, typer.Argument(help="Kind of the fault, as integrity check names it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why it can stay as it is; kept with the fault.")],
+    by: Annotated[str, typer.Option("--by", help="Who decides it; kept with the fault.")],
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Its partition. Default: all.", show_default=False)
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", help="Id of its session. Default: all.", show_default=False)
+    ] = None,
+    late_s: LateOption = LATE_S,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Dismiss faults that cannot be repaired, with a reason.
+
+    Checks all times, as integrity check does, and keeps the faults of this kind in the table
+    dismissed_faults. No check reports them again, unless they have more rows or other offsets.
+    Prints what was dismissed. The exit code is 4 if there is no such fault.
+    """
+    from sessionary.infra.topics import count_brokers
+
+    if not reason.strip() or not by.strip():
+        raise Invalid("invalid_value", "--reason and --by say why and who: give each some text")
+    count_brokers(kafka_settings(data))  # other questions to Kafka wait for longer
+    all_found = find_faults(data, late_s=late_s)
+    found = [
+        row
+        for row in all_found.faults
+        if row["fault"] == fault and partition in (None, row["partition"]) and session in (None, row["session_id"])
+    ]
+    if not found:
+        if all_found.away is not None:
+            raise all_found.away
+        raise NotFound(f"there is no such fault {fault}: see sessionary integrity check")
+    kept = [{**row, "reason": reason, "dismissed_by": by} for row in found]
+    clickhouse_client(data).insert_rows("dismissed_faults", kept)
+    show_rows(found, as_json=as_json, columns=_COLUMNS)
+
+
+class FoundFaults(NamedTuple):
+    """What a check found.
+
+    Attributes:
+        faults: The faults, with the columns of `v_integrity`.
+        notes: Sentences on the requests that were not compared.
+        away: Why the ends of tables were not compared.
+    """
+
+    faults: list[dict[str, Json]]
+    notes: list[str]
+    away: Unavailable | None
+
+
+def find_faults(
     data: Path | None,
     since: datetime | None = None,
     until: datetime | None = None,
     late_s: int = LATE_S,
     *,
     with_kafka: bool = True,
-) -> list[dict[str, Json]]:
-    """Return the faults of ClickHouse's rows, with the columns of `v_integrity`.
+) -> FoundFaults:
+    """Return the faults of rows and requests.
 
-    `with_kafka`: also compare the end of each table with Kafka, if `until` is None.
+    `with_kafka`: also compare the end of each table and the requests with Kafka. Then stderr says
+    what was not compared.
 
-    Blocks. Raises `Unavailable`, `SettingsError`, `Invalid`.
+    Blocks. Raises `Unavailable` if ClickHouse does not answer, `SettingsError`, `Invalid`.
     """
     from sessionary.sinks.integrity.landed_ends import find_end_faults
+    from sessionary.sinks.integrity.topic_counts import compare_topics
     from sessionary.sinks.settings import SinkSettings
 
     client = clickhouse_client(data)
-    times = (
+    times = [
         int((given or bound).replace(tzinfo=UTC).timestamp()) for given, bound in ((since, _FIRST), (until, _LAST))
-    )
+    ]
     first, last = (f"toDateTime({seconds}, 'UTC')" for seconds in times)
     faults = client.fetch_rows(
         f"SELECT * FROM v_integrity_between(from={first}, to={last}, late_s={late_s}) "
         "ORDER BY fault, partition, first_offset, session_id"
     )
-    if until is None and with_kafka:
+    away: Unavailable | None = None
+    notes: list[str] = []
+    if with_kafka:
         settings = SinkSettings.from_env(stack_environment(data))
-        faults += [fault._asdict() for fault in find_end_faults(settings, client.fetch_rows)]
-    return faults
+        try:
+            faults += [fault._asdict() for fault in find_end_faults(settings, client.fetch_rows)]
+        except Unavailable as error:  # what was found is reported all the same
+            away = error
+            print_message(f"the ends of the tables are not compared: {error}")
+        compared = compare_topics(settings, client.fetch_rows, times[0], late_s)
+        faults += [fault._asdict() for fault in compared.faults]
+        notes = compared.notes
+        for note in notes:
+            print_message(note)
+    return FoundFaults(faults, notes, away)

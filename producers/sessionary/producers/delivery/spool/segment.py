@@ -11,13 +11,13 @@ import os
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS
+from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS, FileId, file_id, is_same_file
 from sessionary.producers.ports import OnReceipt
 from sessionary.schemas.codec.compiled_helpers import new_instance
 
@@ -76,7 +76,7 @@ def encode_frame(number: int, frame: Frame) -> bytes:
     return FRAME_HEAD.pack(_FRAME_MARK, number, len(body), zlib.crc32(body, number)) + body
 
 
-def write_head(data: mmap, first: int) -> None:
+def write_head(data: mmap | bytearray, first: int) -> None:
     """Write the head of a segment without frames; `first` is the number of the next one."""
     fields = _FIRST.pack(_MARK, first, 0)[:-4]
     data[:HEAD_BYTES] = (
@@ -84,9 +84,17 @@ def write_head(data: mmap, first: int) -> None:
     )
 
 
-def write_next(data: mmap, number: int) -> None:
+def write_next(data: mmap | bytearray, number: int) -> None:
     """Write into the head that all frames below `number` are written."""
     _NEXT.pack_into(data, _NEXT_AT, number, number ^ _COMPLEMENT)
+
+
+def segment_content(frames: Sequence[Frame]) -> bytes:
+    """Return the bytes of a segment with some frames, without room for more."""
+    head = bytearray(HEAD_BYTES)
+    write_head(head, 0)
+    write_next(head, len(frames))
+    return b"".join((head, *(encode_frame(number, frame) for number, frame in enumerate(frames))))
 
 
 def read_frame(data: mmap | bytes, offset: int) -> tuple[int, Frame] | None:
@@ -188,12 +196,17 @@ class Segment:
     """A file of frames. `outstanding` maps the offset of each frame in use to its receipt callback.
 
     `keys` has the keys of a dead process's frames by their offsets. A segment that is `in_memory`
-    has no file, as none could be made: its frames go with the process.
+    has no file, as none could be made: its frames go with the process. So it is if its file was
+    removed, `is_removed`, and no other could be made yet. `is_passed_on` is one
+    whose file is left to another heir of its dead process: its frames are sent, the file stays.
     """
 
     __slots__ = (
         "damaged",
+        "file_id",
         "in_memory",
+        "is_passed_on",
+        "is_removed",
         "keys",
         "map",
         "number",
@@ -205,12 +218,15 @@ class Segment:
         "size",
     )
 
-    def __init__(self, path: Path, mapped: mmap, scan: SegmentScan | None = None) -> None:
-        """Hold a mapped file; `scan` has the frames that a dead process left."""
+    def __init__(
+        self, path: Path, mapped: mmap, file_id: FileId | None = None, scan: SegmentScan | None = None
+    ) -> None:
+        """Hold a mapped file, or memory; `scan` has the frames that a dead process left."""
         self.path = path
+        self.file_id = file_id
         self.map = mapped
         self.orphan = scan is not None  # of a dead process
-        self.in_memory = False
+        self.in_memory = self.is_passed_on = self.is_removed = False
         self.sealed = self.orphan
         self.damaged = scan is not None and scan.damage is not None
         self.offsets: list[int] = [] if scan is None else scan.offsets
@@ -260,10 +276,32 @@ class Segment:
         self.size = HEAD_BYTES
         self.offsets.clear()
 
+    @property
+    def has_lost_file(self) -> bool:
+        """True if the file was removed or replaced by others, and not written anew since."""
+        if self.in_memory or self.file_id is None or self.is_passed_on:
+            return self.is_removed and not self.is_passed_on
+        return self.is_removed or not is_same_file(self.path, self.file_id)
+
+    @property
+    def needs_file(self) -> bool:
+        """True if its frames are in no file that another process can find."""
+        return not self.is_passed_on and (self.in_memory or self.has_lost_file)
+
+    def restore_file(self, path: Path) -> None:
+        """Write all bytes into a new file; the mapped ones outlive the removal of theirs.
+
+        Raises `OSError`.
+        """
+        restored = create_segment(path, len(self.map) - HEAD_BYTES, self.map[: self.size])
+        self.map.close()
+        self.path, self.map, self.file_id = path, restored.map, restored.file_id
+        self.in_memory = self.is_removed = False
+
     def remove_file(self) -> None:
         """Delete the file, or set it aside if a part of it could not be read."""
         self.map.close()  # first: Windows deletes no file that is mapped
-        if self.in_memory:
+        if self.in_memory or self.is_passed_on:
             return
         # If it fails, the next process sends the events again: they are known as duplicates.
         with suppress(OSError):
@@ -281,28 +319,34 @@ class FramePosition(NamedTuple):
     end: int
 
 
-def create_segment(path: Path, capacity: int) -> Segment:
+def create_segment(path: Path, capacity: int, content: bytes = b"") -> Segment:
     """Create a file with room for `capacity` bytes of frames. Raises `OSError`.
 
-    It gets its name when it is complete, so that a file of that name without a head is damaged.
+    `content` is that of another one, with its head. The file gets its name when it is complete, so
+    that a file of that name without a head is damaged.
     """
     temporary = path.with_name(path.name + ".tmp")
     fd = os.open(temporary, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        allocate_blocks(fd, HEAD_BYTES + capacity)
-        mapped = mmap(fd, HEAD_BYTES + capacity)
+        try:
+            allocate_blocks(fd, HEAD_BYTES + capacity)
+            mapped, known = mmap(fd, HEAD_BYTES + capacity), file_id(fd)
+        finally:
+            os.close(fd)
+        if content:
+            mapped[: len(content)] = content
+        else:
+            write_head(mapped, 0)
+        if os.name == "nt":  # no file can be renamed that is mapped
+            mapped.close()
+            temporary.replace(path)
+            return Segment(path, *_map_known(path))
+        temporary.replace(path)
     except OSError:
-        os.close(fd)
-        temporary.unlink()
+        with suppress(OSError):
+            temporary.unlink()
         raise
-    os.close(fd)
-    write_head(mapped, 0)
-    if os.name == "nt":  # no file can be renamed that is mapped
-        mapped.close()
-        temporary.rename(path)
-        return Segment(path, map_file(path))
-    temporary.rename(path)
-    return Segment(path, mapped)
+    return Segment(path, mapped, known)
 
 
 def memory_segment(path: Path, capacity: int) -> Segment:
@@ -319,9 +363,13 @@ def memory_segment(path: Path, capacity: int) -> Segment:
 
 def map_file(path: Path) -> mmap:
     """Map an existing file. Raises `OSError`, `ValueError` if it is empty."""
+    return _map_known(path)[0]
+
+
+def _map_known(path: Path) -> tuple[mmap, FileId]:
     fd = os.open(path, OPEN_FLAGS)
     try:
-        return mmap(fd, 0)
+        return mmap(fd, 0), file_id(fd)
     finally:
         os.close(fd)
 
@@ -330,9 +378,9 @@ def read_segment(path: Path) -> tuple[Segment | None, SegmentScan]:
     """Open the file of a dead process; None if it has no readable frame. Raises `OSError`."""
     if not path.stat().st_size:
         return None, scan_segment(b"")  # it was cut: a process names a file when it is complete
-    mapped = map_file(path)
+    mapped, known = _map_known(path)
     scan = scan_segment(mapped)
-    segment = Segment(path, mapped, scan)
+    segment = Segment(path, mapped, known, scan)
     if not scan.offsets:
         segment.map.close()
         return None, scan

@@ -1,8 +1,10 @@
 """The spool: a write-ahead queue of events that Kafka has not acknowledged, in files.
 
-    <producer id>.lock            locked while its client lives; a free one marks orphans
+    <producer id>.lock            locked while its client lives; a free one marks orphans; notes
+                                  the cluster's id once it is known
     <producer id>.<n>.seg         a segment, oldest first; removed once all its frames are done
     <segment>.damaged             a segment with bytes that could not be read; for people
+    <producer id>-old.*           frames of a dead process that wait, as they seem too old
     <producer id>.expired         frames that were too old or cannot be sent, kept for inspection
 
 Not thread-safe: `transport` holds one lock around it.
@@ -10,12 +12,15 @@ Not thread-safe: `transport` holds one lock around it.
 
 import time
 from collections import Counter, deque
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked
 from sessionary.producers.delivery.spool.orphans import (
     Claim,
+    Clusters,
     claim_orphans,
     owner_of,
     refuse_older_form,
@@ -32,6 +37,7 @@ from sessionary.producers.delivery.spool.segment import (
 )
 from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
 from sessionary.producers.ports import OnReceipt
+from sessionary.producers.process.clocks import awake_and_asleep_s
 
 # A queue of segments with a read cursor: the oldest segment first.
 
@@ -145,6 +151,14 @@ def _before_first(segment: Segment) -> FramePosition:
     return FramePosition(segment, HEAD_BYTES, HEAD_BYTES)
 
 
+def _known_owners(folder: Path) -> set[str] | None:
+    """Return the producer ids of a folder's segments; None if it cannot be read now."""
+    try:
+        return segment_owners(folder)
+    except OSError:
+        return None
+
+
 _SEGMENT_BYTES = 4 << 20
 _SEGMENTS_PER_SPOOL_MIN = 8
 _TRUNCATE_BYTES = 64 << 10
@@ -154,6 +168,32 @@ _ORPHAN_BYTES_SENT_MAX = 4 << 20
 # The processor keeps tombstones for the topic's retention plus this, so that a replayed
 # `session_created` never revives an archived session.
 AGE_LIMIT_MS = 7 * 86_400_000
+# The clock that says so may be ahead: then it is noticed within a day, and no event is given up.
+OLD_WAIT_S = 86_400.0
+_OLD_LOOK_S = 600.0  # between two looks whether they are still too old
+OldEvents = Literal["wait", "send", "expire"]
+"""The treatment of dead processes' events that seem older than the limit."""
+
+
+def now_ms() -> int:
+    """Return the time in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class WatchedFiles(NamedTuple):
+    """The segments and locks whose files others may remove."""
+
+    segments: list[Segment]
+    locks: list[FileLock]
+
+    def find_lost(self) -> bool:
+        """Return whether a file is missing, or a segment has none."""
+        return any(one.needs_file for one in self.segments) or any(lock.is_lost for lock in self.locks)
+
+    def count_removed(self) -> int:
+        """Return how many files were removed by others."""
+        segments = sum(one.has_lost_file for one in self.segments)
+        return segments + sum(lock.is_lost for lock in self.locks)
 
 
 class Spool:
@@ -165,13 +205,25 @@ class Spool:
     too.
     """
 
-    def __init__(self, folder: Path, producer_id: str, bytes_max: int, memory_bytes_max: int = 0) -> None:
+    def __init__(
+        self, folder: Path, producer_id: str, bytes_max: int, memory_bytes_max: int = 0, old: OldEvents = "expire"
+    ) -> None:
         """Take over the orphans in `folder`. Raises `SpoolUnusable`.
 
         If no further file can be made later, up to `memory_bytes_max` of frames go to memory.
+        Orphans that seem too `old` are taken over at once, or after a day: `wait`.
         """
         self._folder = folder
+        self._other_folders: dict[Path, Clusters] = {}  # by another spelling of the servers
+        self._claimed_folders = self._other_folders  # at the last claim
+        self._cluster_ids: set[str] = set()  # That this process has reached
+        self._old = old
+        self._began_s = self._looked_s = awake_and_asleep_s()
+        self.old_left = 0  # Number of spools that wait, because their events seem too old
         self._producer_id = producer_id
+        self._name = producer_id  # of lock and segments; another one once a process took them over
+        self._renamed = 0
+        self._is_closed = False
         self._bytes_max = bytes_max
         self._memory_bytes_max = 0  # The first segment has to be a file
         self._disk_retry_s = 0.0
@@ -312,7 +364,43 @@ class Spool:
 
         Changes nothing here, and may take long: it reads files. Raises `OSError`.
         """
-        return claim_orphans(self._folder, self._bytes_max)
+        self._looked_s = awake_and_asleep_s()
+        may_wait = self._old == "wait" and self._looked_s - self._began_s < OLD_WAIT_S
+        oldest_ms = now_ms() - AGE_LIMIT_MS if may_wait else 0
+        others = self._claimed_folders = dict(self._other_folders)
+        return claim_orphans({self._folder: None, **others}, self._bytes_max, oldest_ms)
+
+    def look_again(self) -> bool:
+        """Return True if spools that wait are to be looked at again: the clock may be right now."""
+        if self.old_left and awake_and_asleep_s() - self._looked_s >= min(_OLD_LOOK_S, OLD_WAIT_S):
+            self._more_orphans = True
+            self.old_left = 0
+            return True
+        return False
+
+    def add_folders(self, folders: Mapping[Path, Clusters]) -> None:
+        """Take over orphans in other folders too, if they are for one of the clusters there."""
+        before = self._other_folders
+        added = {path: clusters for path, clusters in folders.items() if path != self._folder}
+        # A new object: a claim may be reading the former one.
+        self._other_folders = before | {path: one | before.get(path, frozenset()) for path, one in added.items()}
+        self._more_orphans = self._more_orphans or self._other_folders != before
+
+    def note_cluster(self, cluster_id: str) -> None:
+        """Note for heirs which cluster the own events are for; nothing if it has changed."""
+        self._cluster_ids.add(cluster_id)
+        with suppress(OSError):  # then only clients with the same spelling take them over
+            self._lock.write_note(cluster_id if len(self._cluster_ids) == 1 else None)
+
+    def is_expired(self, segment: Segment, frame: Frame) -> bool:
+        """Return True if a frame is too old to be sent, by the clock and by this client's life.
+
+        An own event is no older than its process, and an orphan has waited for a day.
+        """
+        if self._old == "send" or now_ms() - frame.written_ms <= AGE_LIMIT_MS:
+            return False
+        least_s = OLD_WAIT_S if segment.orphan else AGE_LIMIT_MS / 1_000
+        return self._old == "expire" or awake_and_asleep_s() - self._began_s >= least_s
 
     def take_over(self, claim: Claim) -> int:
         """Queue the claimed frames; return their number."""
@@ -322,7 +410,9 @@ class Spool:
             self._held_keys.update(segment.keys.values())
         self._orphan_locks += claim.locks
         self.damages += claim.damages
-        self._more_orphans = claim.more
+        # Folders that were added while the claim was made are not in it.
+        self._more_orphans = claim.more or self._claimed_folders != self._other_folders
+        self.old_left = claim.old
         taken = self._orphans.outstanding - before
         self.taken_over += taken
         return taken
@@ -334,11 +424,82 @@ class Spool:
             kept.write(encode_frame(0, frame))
         return path
 
+    def watched_files(self) -> "WatchedFiles":
+        """Return the segments and locks whose files others may remove; none once it is closed."""
+        if self._is_closed:
+            return WatchedFiles([], [])
+        segments = [*self._orphans.segments, *self._own.segments]
+        return WatchedFiles(segments, [self._lock, *self._orphan_locks])
+
+    def restore_locks(self) -> None:
+        """Make the folder, and locks whose files were removed, again. Raises `OSError`.
+
+        The locks keep their times, so that heirs take the spools over in the former order. If
+        another process has taken the own segments over meanwhile, they get another name. A dead
+        process's segments are left to another heir: it sends the events too, and they are known as
+        duplicates.
+        """
+        if self._is_closed:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place, lock in enumerate(self._orphan_locks):
+            if lock.is_lost:
+                lock.release()
+                lock.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with suppress(FileExistsError):
+                    self._orphan_locks[place] = create_locked(lock.path, lock)
+                    continue
+                self._pass_on(lock)
+        self._orphan_locks = [lock for lock in self._orphan_locks if not lock.is_released]
+        if self._lock.is_lost:
+            self._lock.release()
+            try:
+                self._lock = create_locked(self._lock.path, self._lock)
+            except FileExistsError:
+                name = f"{self._producer_id}-{self._renamed + 1}"
+                self._lock = create_locked(self._folder / f"{name}.lock", self._lock)
+                self._name, self._renamed = name, self._renamed + 1
+                for segment in self._own.segments:
+                    segment.is_removed = segment.is_removed or not segment.in_memory
+
+    def _pass_on(self, lock: FileLock) -> None:
+        """Leave the files of a dead process to another heir."""
+        for segment in self._orphans.segments:
+            if segment.path.parent == lock.path.parent and owner_of(segment.path) == owner_of(lock.path):
+                segment.in_memory, segment.is_passed_on = False, True
+
+    def restore_segment(self, segment: Segment) -> int:
+        """Write a segment that has no file into a new one; return the number of its events.
+
+        Raises `OSError`.
+        """
+        queue = self._orphans if segment.orphan else self._own
+        if segment not in queue.segments or not segment.needs_file:
+            return 0  # it is done meanwhile
+        path = segment.path
+        if not segment.orphan:
+            path = self._folder / f"{self._name}.{path.name.split('.', 1)[1]}"
+        segment.restore_file(path)
+        if segment is self._tail:
+            self.disk_error = None
+        return len(segment.outstanding)
+
+    def keep_in_memory(self, failure: OSError) -> int:
+        """Note that segments without a file stay so for now; return the number of their events."""
+        left = [one for one in self.watched_files().segments if one.needs_file]
+        for segment in left:
+            segment.is_removed = segment.has_lost_file
+            segment.in_memory = True
+        if self._tail.in_memory:
+            self.disk_error, self._disk_retry_s = failure, time.monotonic() + _DISK_RETRY_S
+        return sum(len(segment.outstanding) for segment in left)
+
     def close(self) -> list[OnReceipt | None]:
         """Remove segments that are done, leave the rest to the next client, release the locks.
 
         Returns the receipt callbacks of the frames in memory, which are lost.
         """
+        self._is_closed = True
         lost: list[OnReceipt | None] = []
         for queue in (self._own, self._orphans):
             for segment in list(queue.segments):
@@ -384,9 +545,10 @@ class Spool:
 
     def _release_locks(self, locks: list[FileLock]) -> None:
         """Free locks; a file stays if it has segments, which the next process finds by it."""
-        owners = segment_owners(self._folder) if locks else set()
+        owners = {folder: _known_owners(folder) for folder in {lock.path.parent for lock in locks}}
         for lock in locks:
-            if owner_of(lock.path) in owners:
+            found = owners[lock.path.parent]
+            if found is None or owner_of(lock.path) in found or lock.is_lost:
                 lock.release()
             else:
                 lock.remove()
@@ -398,12 +560,14 @@ class Spool:
     def _add_segment(self, length: int) -> Segment:
         """Add a segment with room for a frame of `length` bytes. Raises `OSError`."""
         self._number += 1
-        path = self._folder / f"{self._producer_id}.{self._number:08d}.seg"
+        path = self._folder / f"{self._name}.{self._number:08d}.seg"
         capacity = max(self._segment_bytes, length)
         try:
             segment = create_segment(path, capacity)
         except OSError as error:
-            held = sum(len(one.map) for one in self._own.segments if one.in_memory and one.outstanding)
+            # One whose file was removed has its bytes on disk as long as it is mapped.
+            in_memory = (one for one in self._own.segments if one.in_memory and not one.is_removed)
+            held = sum(len(one.map) for one in in_memory if one.outstanding)
             capacity = max(min(capacity, self._memory_bytes_max - held), length)
             if held + capacity > self._memory_bytes_max:
                 raise

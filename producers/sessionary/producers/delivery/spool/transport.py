@@ -12,18 +12,30 @@ new producer sends all unacknowledged events again from the file, in order; neve
 alone.
 """
 
+import math
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.kafka_producer import error_reason
-from sessionary.producers.delivery.spool.orphans import Claim, release_claim
+from sessionary.producers.delivery.spool.labels import folders_of_prefix, label_folder
+from sessionary.producers.delivery.spool.orphans import Claim, Clusters, release_claim
 from sessionary.producers.delivery.spool.segment import Frame, FramePosition
-from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, SpoolDamaged, Unavailable
+from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, OldEvents, Spool
+from sessionary.producers.errors import (
+    ClientClosed,
+    Invalid,
+    ProducerError,
+    SettingsError,
+    SpoolDamaged,
+    SpoolRemoved,
+    Unavailable,
+)
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
@@ -66,6 +78,7 @@ _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
 _ROOM_WAIT_S = 0.02
 _LOOK_PAUSE_S = 0.005  # between two looks for new events: those that come meanwhile form one batch
+_FILES_PAUSE_S = 1.0  # between two looks at the files
 _LOOKS_MAX = 4  # in vain, before the sender sleeps
 _NEW_EVENTS_MAX = 500  # that wait for the sender; then `send` queues them
 # Errors of the record itself: sending it again cannot help.
@@ -96,10 +109,17 @@ class _InFlight:
 class SpoolTransport(DirectTransport):
     """`Transport` for policy `spool`. `send` never blocks and raises only `ClientClosed`."""
 
-    def __init__(self, settings: ProducerSettings, producer_id: str, on_error: OnError) -> None:
-        self._spool = Spool(
-            settings.spool_folder, producer_id, settings.spool_bytes_max, memory_bytes_max=settings.queue_bytes_max
-        )
+    def __init__(
+        self, settings: ProducerSettings, producer_id: str, on_error: OnError, old: OldEvents = "wait"
+    ) -> None:
+        """`old`: the treatment of dead processes' events that seem too old."""
+        self._folder = settings.spool_folder
+        parts = (self._folder, producer_id, settings.spool_bytes_max)
+        self._spool = Spool(*parts, memory_bytes_max=settings.queue_bytes_max, old=old)
+        self._cluster_id: str | None = None
+        self._old_reported = self._removed_reported = False
+        self._lost_at_close = 0
+        self._look_at_files_s = math.inf  # the poll thread begins before this is complete
         self._broken = False
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
         try:
@@ -116,7 +136,9 @@ class SpoolTransport(DirectTransport):
         self._new_events: deque[tuple[OutRecord, FramePosition]] = deque()  # all that are behind the cursor, or none
         self._looks_left = 0  # 0: the sender sleeps, or does other work
         self._work = threading.Condition(self._lock)
+        label_folder(self._folder, settings.bootstrap_servers, settings.topic_prefix)
         self._report_damages()
+        self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
         self._sender = threading.Thread(target=self._run_sender, name="sessionary-spool", daemon=True)
         self._sender.start()
 
@@ -207,6 +229,10 @@ class SpoolTransport(DirectTransport):
     def _settle_reports(self) -> None:
         """Settle one round of delivery reports. Takes the lock briefly: the agent needs it."""
         self._check_progress()
+        if time.monotonic() >= self._look_at_files_s:
+            self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
+            self._restore_files()
+            self._look_for_orphans()
         reports = [self.delivery_reports.popleft() for _ in range(len(self.delivery_reports))]
         if not reports:
             with self._lock:
@@ -225,6 +251,79 @@ class SpoolTransport(DirectTransport):
         if outside is not None:
             self._give_producer_up(outside[0].generation, outside[1])
         self._report_settled(settled)
+
+    def adopt_cluster(self, cluster_id: str) -> None:
+        """Take over dead processes of the cluster that named its servers otherwise."""
+        self._cluster_id = cluster_id
+        with self._lock:
+            if not self._closed:
+                self._spool.note_cluster(cluster_id)
+        try:
+            others = folders_of_prefix(self._folder, self._settings.topic_prefix)
+            self.add_folders(dict.fromkeys(others, frozenset({cluster_id})))
+        except OSError as error:
+            self._on_error(Unavailable(f"other folders of the spool are left: {error}", _REPLACE_PAUSE_S))
+
+    @property
+    def old_left(self) -> int:
+        """Number of dead processes whose events wait, as they seem too old."""
+        with self._lock:
+            return self._spool.old_left
+
+    def add_folders(self, folders: Mapping[Path, Clusters]) -> None:
+        """Take over dead processes in other folders too, if they are for one of the clusters."""
+        with self._lock:
+            if not self._closed:
+                self._spool.add_folders(folders)
+                self._work.notify()
+
+    def _look_for_orphans(self) -> None:
+        """Find further dead processes once the cluster is known, or their time has come."""
+        if (cluster_id := self._kafka.cluster_id) not in (None, self._cluster_id):
+            self.adopt_cluster(cluster_id)
+        with self._lock:
+            old = 0 if self._old_reported else self._spool.old_left
+            if not self._closed and self._spool.look_again():
+                self._work.notify()
+        if old:
+            self._old_reported = True
+            self._on_error(
+                ProducerError(
+                    f"{old} dead processes left events in {self._folder} that are older than "
+                    f"{AGE_LIMIT_MS // 86_400_000} days by the clock of this machine, which may be ahead: they wait "
+                    "until the clock is right, or a client has lived for a day and gives them up. To decide now: "
+                    "sessionary spool drain with --old send or --old expire"
+                )
+            )
+
+    def _restore_files(self) -> None:
+        """Write the events anew that are in no file any more. Looks without the lock."""
+        with self._lock:
+            watched = self._spool.watched_files()
+        if not watched.find_lost():
+            self._removed_reported = False
+            return
+        removed, kept, failure = 0, 0, None
+        try:
+            with self._lock:
+                watched = self._spool.watched_files()  # some may have been done
+                removed = watched.count_removed()
+                self._spool.restore_locks()
+            for segment in watched.segments:
+                with self._lock:  # for one at a time: the agent needs it
+                    kept += self._spool.restore_segment(segment)
+        except OSError as error:
+            failure = error
+        at_risk = 0
+        if failure is not None:
+            with self._lock:
+                at_risk = self._spool.keep_in_memory(failure)
+        label_folder(self._folder, self._settings.bootstrap_servers, self._settings.topic_prefix)
+        if removed and not self._removed_reported:
+            self._counts.count_error("spool_removed")
+            self._in_memory = self._in_memory or failure is not None
+            self._on_error(SpoolRemoved(self._folder, removed, kept, at_risk, failure))
+        self._removed_reported = bool(removed) and failure is not None
 
     def _report_settled(self, settled: list[tuple[OutRecord, Receipt, OnReceipt | None]]) -> None:
         failed = 0
@@ -380,7 +479,7 @@ class SpoolTransport(DirectTransport):
             self._counts.errors["damaged_segment"] += 1
             self._give_up(position, SpoolDamaged(position.segment.path, 1, f"damaged from byte {position.offset}"))
             return True
-        if time.time_ns() // 1_000_000 - frame.written_ms > AGE_LIMIT_MS:
+        if self._spool.is_expired(position.segment, frame):
             self._counts.expired += 1
             self._counts.errors["expired"] += 1
             self._give_up(
@@ -413,15 +512,30 @@ class SpoolTransport(DirectTransport):
         """Close the files of the parent process, in a forked child. Takes no lock."""
         self._spool.abandon()
 
+    def close(self, timeout_s: float) -> int:
+        """Drain, stop, and return how many events the spool keeps; all within `timeout_s`."""
+        left = super().close(timeout_s)
+        lost, self._lost_at_close = self._lost_at_close, 0
+        if lost:
+            self._on_error(
+                ClientClosed(
+                    f"{lost} events were not acknowledged before the client closed, and are lost: they were in memory "
+                    "only, as the spool could make no file"
+                )
+            )
+        return max(left - lost, 0)
+
     def _stop_threads(self, deadline: float) -> None:
         with self._lock:
             self._generation += 1  # ignores the reports of the purge: the file still has the events
             self._work.notify_all()
         join_thread(self._sender, deadline - time.monotonic())
         self._kafka.close(deadline - time.monotonic())
+        self._restore_files()  # so that what is left is kept
         with self._lock:
             lost = self._spool.close()
             self._counts.failed += len(lost)
+        self._lost_at_close = len(lost)
         for on_receipt in lost:  # outside the lock: the callbacks may use the client
             if on_receipt is not None:
                 on_receipt(Receipt(None, None, "the client was closed, and the event was in memory only"))

@@ -14,6 +14,9 @@
 -- Therefore a loss of all rows is visible in every period that begins after it, as long as another transaction follows.
 -- From 1970 on, all transactions of a partition must be stored.
 --
+-- Rows of run_events are compared with those of history, of which they are made. Faults that a person dismissed are left
+-- out: dismissed_faults has them.
+--
 -- Rows are first counted by groups of 1,024 transactions, and by single transactions only in groups with a difference.
 -- A lane is a partition's rows of one table: 4 * partition, + 1 for rejections, + 2 for the audit trail.
 --
@@ -26,6 +29,12 @@ WITH
     SELECT greatest(if(count() = 0, 2557, argMax(days, applied_at)) - 365, 0) FROM {database}.retention_days
     WHERE table_name = 'batches'
 ) AS known_days,
+(
+    SELECT groupArray((
+        toString(fault), toString(tenant_id), session_id, ifNull(toInt64(partition), -1), rows,
+        ifNull(toInt64(first_offset), -1), ifNull(toInt64(last_offset), -1)))
+    FROM {database}.dismissed_faults
+) AS dismissed,
 transactions AS
 (
     SELECT
@@ -256,45 +265,89 @@ sessions AS
     FROM {database}.audit
     WHERE audit_seq > 0 AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
     GROUP BY tenant_id, session_id
+),
+-- What run_events has of the rows that its materialized view takes from history, by places. The condition is the view's,
+-- in two parts: contents are read of tool calls without a run only.
+run_places AS
+(
+    SELECT topic_id, source_partition, source_offset, false AS is_stored
+    FROM {database}.history
+    WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')} AND appended_at > now() - INTERVAL 22 DAY
+        AND landed_at <= now64(3) - toIntervalSecond({late_s:UInt32}) AND retain_until > now() + INTERVAL 1 DAY
+        AND decode_error = '' AND session_id != '' AND event_type != 'heartbeat'
+        AND (ifNull(run_id, '') != '' OR startsWith(event_type, 'artifact_'))
+    UNION ALL
+    SELECT topic_id, source_partition, source_offset, false
+    FROM {database}.history
+    PREWHERE startsWith(event_type, 'tool_call_') AND ifNull(run_id, '') = ''
+    WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')} AND appended_at > now() - INTERVAL 22 DAY
+        AND landed_at <= now64(3) - toIntervalSecond({late_s:UInt32}) AND retain_until > now() + INTERVAL 1 DAY
+        AND decode_error = '' AND session_id != ''
+        AND JSONExtractString(payload_json, 'idem_key') NOT IN ('', JSONExtractString(payload_json, 'tool_call_id'))
+    UNION ALL
+    SELECT topic_id, source_partition, source_offset, true
+    FROM {database}.run_events
+    WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')} AND appended_at > now() - INTERVAL 22 DAY
 )
-SELECT
-    concat(['history', 'rejected', 'audit'][lane % 4 + 1], '_rows_', kind) AS fault, '' AS tenant_id, '' AS session_id,
-    toNullable(toUInt32(intDiv(lane, 4))) AS partition, toUInt64(sum(rows)) AS rows,
-    toNullable(min(arrayMin(lacking))) AS first_offset, toNullable(max(arrayMax(lacking))) AS last_offset
-FROM located
-GROUP BY lane, kind, neighbours
-UNION ALL
-SELECT
-    'batch_missing', '', '', partition, toUInt64(sum(number - former_number - 1)),
-    toUInt64(min(former_offset + 1)), toUInt64(max(greatest(first_offset - 1, former_offset + 1)))
-FROM number_gaps WHERE number > former_number + 1 GROUP BY partition
-UNION ALL
-SELECT 'batch_missing', '', '', partition, toUInt64(known - stored), toUInt64(if(stored = 0, 0, last_offset + 1)), NULL
-FROM number_ends WHERE known > stored
-UNION ALL
-SELECT 'batch_doubled', '', '', partition, toUInt64(sum(stored - 1)), toUInt64(min(first_offset)), toUInt64(max(last_offset))
-FROM numbers WHERE stored > 1 AND number >= low_number GROUP BY partition
-UNION ALL
-SELECT
-    fault.1, toString(tenant_id), session_id, NULL, toUInt64(fault.2), NULL, NULL
-FROM
+SELECT * FROM
 (
     SELECT
-        tenant_id, session_id,
-        arrayJoin([
-            ('audit_missing', toInt64(last_seq - first_seq + 1) - toInt64(distinct_found)),
-            ('audit_doubled', toInt64(length(trail)) - toInt64(distinct_found)),
-            ('chain_broken', toInt64(breaks))
-        ]) AS fault
-    FROM sessions
+        concat(['history', 'rejected', 'audit'][lane % 4 + 1], '_rows_', kind) AS fault, '' AS tenant_id, '' AS session_id,
+        toNullable(toUInt32(intDiv(lane, 4))) AS partition, toUInt64(sum(rows)) AS rows,
+        toNullable(min(arrayMin(lacking))) AS first_offset, toNullable(max(arrayMax(lacking))) AS last_offset
+    FROM located
+    GROUP BY lane, kind, neighbours
+    UNION ALL
+    SELECT
+        'batch_missing', '', '', partition, toUInt64(sum(number - former_number - 1)),
+        toUInt64(min(former_offset + 1)), toUInt64(max(greatest(first_offset - 1, former_offset + 1)))
+    FROM number_gaps WHERE number > former_number + 1 GROUP BY partition
+    UNION ALL
+    SELECT 'batch_missing', '', '', partition, toUInt64(known - stored), toUInt64(if(stored = 0, 0, last_offset + 1)), NULL
+    FROM number_ends WHERE known > stored
+    UNION ALL
+    SELECT 'batch_doubled', '', '', partition, toUInt64(sum(stored - 1)), toUInt64(min(first_offset)), toUInt64(max(last_offset))
+    FROM numbers WHERE stored > 1 AND number >= low_number GROUP BY partition
+    UNION ALL
+    SELECT
+        fault.1, toString(tenant_id), session_id, NULL, toUInt64(fault.2), NULL, NULL
+    FROM
+    (
+        SELECT
+            tenant_id, session_id,
+            arrayJoin([
+                ('audit_missing', toInt64(last_seq - first_seq + 1) - toInt64(distinct_found)),
+                ('audit_doubled', toInt64(length(trail)) - toInt64(distinct_found)),
+                ('chain_broken', toInt64(breaks))
+            ]) AS fault
+        FROM sessions
+    )
+    WHERE fault.2 > 0
+    UNION ALL
+    SELECT
+        'run_events_missing', '', '', source_partition, bitmapCardinality(lacking), bitmapMin(lacking), bitmapMax(lacking)
+    FROM
+    (
+        SELECT
+            source_partition,
+            bitmapAndnot(
+                groupBitmapStateIf(toUInt64(source_offset), NOT is_stored), groupBitmapStateIf(toUInt64(source_offset), is_stored)
+            ) AS lacking
+        FROM run_places
+        GROUP BY topic_id, source_partition
+    )
+    WHERE bitmapCardinality(lacking) > 0
+    UNION ALL
+    SELECT
+        concat(sink, '_dead_letters'), '', '', source_partition, uniqExact(source_offset), min(source_offset), max(source_offset)
+    FROM {database}.sink_dead_letters
+    WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
+    GROUP BY sink, source_partition
 )
-WHERE fault.2 > 0
-UNION ALL
-SELECT
-    concat(sink, '_dead_letters'), '', '', source_partition, uniqExact(source_offset), min(source_offset), max(source_offset)
-FROM {database}.sink_dead_letters
-WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
-GROUP BY sink, source_partition;
+WHERE NOT arrayExists(
+    d -> d.1 = fault AND d.2 = tenant_id AND d.3 = session_id AND d.4 = ifNull(toInt64(partition), -1) AND d.5 >= rows
+        AND d.6 <= ifNull(toInt64(first_offset), -1) AND d.7 >= ifNull(toInt64(last_offset), -1),
+    dismissed);
 
 ALTER TABLE {database}.v_integrity_between
     MODIFY COMMENT 'v_integrity of transactions that began within a period';

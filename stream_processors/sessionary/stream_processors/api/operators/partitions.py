@@ -300,7 +300,8 @@ def has_known_position(owner: PartitionOwner) -> bool:
 
     If the changelog was not read to its end, the position may be an old one.
     """
-    return owner.is_open or (owner.halted is not None and owner.halted.reason != "changelog_unreadable")
+    unknown = "changelog_unreadable", "position_lost", "transaction_open"
+    return owner.is_open or (owner.halted is not None and owner.halted.reason not in unknown)
 
 
 def state_of_owner(owner: PartitionOwner) -> str:

@@ -17,8 +17,11 @@ from sessionary.infra.cli.commands.doctor import Check, find_sink_faults, run_ch
 from sessionary.infra.lag.lag_monitor import LagReport
 from sessionary.infra.lag.lag_tracker import GroupState, PartitionLag, PartitionState, pipeline_groups
 from sessionary.infra.local.ports import LOOPBACK, free_port, free_ports
-from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.integrity import landed_ends, topic_counts
+from sessionary.sinks.integrity.topic_counts import TopicComparison
 from sessionary.sinks.metrics import Readiness, serve_pages
+from sessionary.sinks.settings import SinkGroupSettings
 from sessionary.stream_processors.core_build import core_build, interpreter_build
 from tests.core.infra.fake_control_api import HALTED, FakeControlApi, partition, serve_fake_api
 
@@ -231,3 +234,26 @@ def test_a_driver_that_logs_no_end_fails_the_check(monkeypatch: pytest.MonkeyPat
     check = doctor._run_check("driver", doctor._check_driver, "")
     assert (check.ok, check.advice) == (False, "install the confluent-kafka that constraints.txt names")
     assert "would be opened again after each" in check.found
+
+
+def test_doctor_compares_the_requests_of_some_minutes_and_says_which_it_could_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A day of them takes longer than a check may, if the pipeline is busy."""
+    asked: list[tuple[int, float]] = []
+
+    def compare(_groups: object, _fetch: object, since_s: int, _late_s: int, timeout_s: float) -> TopicComparison:
+        asked.append((since_s, timeout_s))
+        return TopicComparison([], ["p.cleanup is not compared: the logs were not read in 10 s"])
+
+    monkeypatch.setattr(landed_ends, "find_end_faults", lambda *_: [])
+    monkeypatch.setattr(topic_counts, "compare_topics", compare)
+    before_s = time.time()
+    said = doctor._check_landed_ends(SinkGroupSettings(), ClickHouseSettings())
+    assert said == (
+        "the last record of each sink is in its table, no request of the last 10 min is missing; "
+        "p.cleanup is not compared: the logs were not read in 10 s"
+    )
+    [(since_s, timeout_s)] = asked
+    assert before_s - 601 <= since_s <= time.time() - 600
+    assert timeout_s == 10

@@ -92,7 +92,8 @@ class SpoolMachine(RuleBasedStateMachine):
                 if os.fstat(fd).st_ino == inode and fd not in held.values():
                     os.close(fd)
         self.descriptors.clear()
-        file_lock._held.intersection_update({path for path in file_lock._held if path.parent != self.folder} | {*held})
+        for path in [one for one in file_lock._held if one.parent == self.folder and one not in held]:
+            del file_lock._held[path]
 
     def teardown(self) -> None:
         if not hasattr(self, "folder"):

@@ -12,6 +12,7 @@ import pytest
 from sessionary.producers import ClientClosed
 from sessionary.producers.delivery import direct_transport
 from sessionary.producers.delivery.spool import segment
+from sessionary.producers.delivery.spool import spool as spool_module
 from sessionary.producers.delivery.spool import transport as spool_transport
 from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
@@ -65,6 +66,13 @@ def test_heartbeats_are_never_spooled(closed_address: str, tmp_path: Path) -> No
     left.close()
 
 
+@pytest.fixture
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let events that seem too old be given up at once, as after a day."""
+    monkeypatch.setattr(spool_module, "OLD_WAIT_S", 0.0)
+
+
+@pytest.mark.usefixtures("_no_wait")
 def test_what_is_too_old_is_kept_aside_and_reported(closed_address: str, tmp_path: Path) -> None:
     of = new_settings(closed_address, tmp_path)
     old = Spool(of.spool_folder, "old", 1 << 20)
@@ -80,6 +88,7 @@ def test_what_is_too_old_is_kept_aside_and_reported(closed_address: str, tmp_pat
     assert [path.suffix for path in of.spool_folder.iterdir()] == [".expired"]
 
 
+@pytest.mark.usefixtures("_no_wait")
 def test_an_event_of_a_time_that_no_header_holds_is_kept_aside_and_holds_up_none(
     closed_address: str, tmp_path: Path
 ) -> None:
@@ -108,7 +117,7 @@ def test_an_event_of_a_time_that_no_header_holds_is_kept_aside_and_holds_up_none
 def test_an_event_that_is_given_up_has_a_receipt(
     closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_transport, "AGE_LIMIT_MS", -1)
+    monkeypatch.setattr(spool_module, "AGE_LIMIT_MS", -1)
     receipts: list[Receipt] = []
     with new_client(new_settings(closed_address, tmp_path, queue_bytes_max=1 << 16), []) as made:
         s = made.session(user_id="u")
@@ -191,7 +200,8 @@ def test_dead_processes_spools_cost_a_new_client_no_event(closed_address: str, t
 def test_what_is_damaged_is_counted_and_reported(closed_address: str, tmp_path: Path) -> None:
     of = new_settings(closed_address, tmp_path)
     dead = Spool(of.spool_folder, "dead", 1 << 20)
-    places = [dead.append_frame(Frame(1, b"k", None, b"x" * 100), None) for _ in range(3)]
+    now_ms = time.time_ns() // 1_000_000
+    places = [dead.append_frame(Frame(now_ms, b"k", None, b"x" * 100), None) for _ in range(3)]
     places[1].segment.map[places[1].offset + 50] ^= 1
     dead.abandon()
     errors: list[Exception] = []
@@ -236,11 +246,12 @@ def test_an_event_that_is_damaged_before_it_was_sent_has_a_receipt(
         assert (made.counters.failed, made.counters.damaged) == (1, 1)
 
 
+@pytest.mark.usefixtures("_no_wait")
 def test_the_next_dead_processes_follow_when_the_first_are_done(
     closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their events are too old, so that they are done without a broker."""
-    monkeypatch.setattr(spool_transport, "AGE_LIMIT_MS", -1)
+    monkeypatch.setattr(spool_module, "AGE_LIMIT_MS", -1)
     of = new_settings(closed_address, tmp_path, spool_bytes_max=1 << 16)
     dead = [Spool(of.spool_folder, name, of.spool_bytes_max) for name in ("a", "b", "c")]
     for one in dead:
