@@ -4,22 +4,27 @@ The driver repeats a request whose answer was lost, and keeps its producer. If t
 first request after all, it may end or fence another transaction (KIP-890).
 """
 
+import json
 import os
 import secrets
 import signal
+import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sessionary.schemas.records import Position
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.ids import quota_key
+from sessionary.schemas.records import Position, QuotaNotice, TenantQuota
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, Counts, JudgedRecords
 from sessionary.stream_processors.errors import Aborted, EndInDoubt, Halted, Lost
@@ -27,6 +32,7 @@ from sessionary.stream_processors.runtime.job import Job, Produced, Transaction,
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import nothing_stored
+from tests.integration.pipeline_rig import COMMAND
 from tests.integration.processor_load import (
     BackgroundLoad,
     check_everything,
@@ -35,13 +41,23 @@ from tests.integration.processor_load import (
     wait_judged,
 )
 from tests.integration.test_processor_road import SHORT
+from tests.integration.test_three_brokers import ThreeBrokers
 from tests.late_requests.proxy import How, KafkaProxy, LateRequest
-from tests.late_requests.wire import Request, replace_addresses
+from tests.late_requests.wire import (
+    ProducerGiven,
+    Request,
+    init_producer_frame,
+    read_producer_given,
+    replace_addresses,
+)
+from tests.support.pipelines import environment
 from tests.support.processes import Processes
+from tests.support.reading import read_topic
 from tests.support.waiting import wait_until
 
 _HELD_S = 20.0
 _TOO_LARGE = 4 << 20
+LAST_EPOCH = 32_766
 _APIS = ("EndTxn", "AddPartitionsToTxn", "Produce", "InitProducerId")
 
 Readers = tuple[Consumer, Consumer]  # of committed records, and of all
@@ -204,7 +220,7 @@ class Trigger:
 
 def run_case(case: Case, kafka: KafkaSettings, proxy: KafkaProxy, readers: Readers) -> tuple[LateRequest, Batches]:
     """Write batches 0 to 3, with one request of batch 1 late in batch 2."""
-    is_held = partial(_is_of_writer, case.api, kafka)
+    is_held = partial(_is_of_writer, case.api, kafka.topics.events)
 
     def opened() -> Batches:
         return Batches(kafka, proxy.address, case.row_bytes, readers)
@@ -269,7 +285,7 @@ def test_a_writer_in_doubt_fences_no_owner_that_came_after_it(
     with new_topics(bootstrap_servers) as kafka:
         former = Batches(kafka, proxy.address, 100, readers)
         former.write(0)
-        late = proxy.hold(partial(_is_of_writer, "EndTxn", kafka))
+        late = proxy.hold(partial(_is_of_writer, "EndTxn", kafka.topics.events))
         former.write(1)
         assert late.wait_held(_HELD_S)
         later = Batches(kafka, bootstrap_servers, 100, readers)
@@ -280,6 +296,54 @@ def test_a_writer_in_doubt_fences_no_owner_that_came_after_it(
         assert later.read() == wanted(later, range(4))
         for batches in (former, later):
             batches.writer.discard()
+
+
+def test_a_late_end_is_refused_before_and_after_the_epoch_s_last_value(
+    bootstrap_servers: str, proxy: KafkaProxy, readers: Readers
+) -> None:
+    """After its last epoch a transactional id gets another producer id, and begins at epoch 0."""
+    with new_topics(bootstrap_servers) as kafka:
+        batches = Batches(kafka, proxy.address, 100, readers)
+        transactional_id = end_late(batches, proxy, 0)
+        before = raise_epoch(bootstrap_servers, transactional_id, LAST_EPOCH - 3)
+        batches.write(2)  # by another producer: the former one is fenced
+        for number in range(3, 13, 2):
+            end_late(batches, proxy, number)
+        after = raise_epoch(bootstrap_servers, transactional_id, 1)
+        assert after.producer_id != before.producer_id
+        assert after.epoch < 10
+        assert batches.read() == wanted(batches, range(13))
+        batches.writer.discard()
+
+
+def end_late(batches: Batches, proxy: KafkaProxy, number: int) -> str:
+    """Write two batches; the first one's end comes late in the second. Return the id."""
+    late = proxy.hold(partial(_is_of_writer, "EndTxn", batches.kafka.topics.events))
+    batches.write(number)
+    assert late.wait_held(_HELD_S)
+    assert late.request is not None
+    assert late.request.transactional_id is not None
+    trigger = Trigger("second produce", late.request.transactional_id)
+    late.deliver_before(trigger)
+    trigger.is_on = True
+    batches.write(number + 1)
+    assert late.met_open
+    assert late.error
+    return late.request.transactional_id
+
+
+def raise_epoch(bootstrap_servers: str, transactional_id: str, epoch: int) -> ProducerGiven:
+    """Raise the epoch of a transactional id until it is `epoch` or more; by 1 with each request."""
+    host, _, port = bootstrap_servers.rpartition(":")
+    frame = init_producer_frame(transactional_id)
+    with socket.create_connection((host, int(port)), _HELD_S) as connection, connection.makefile("rb") as answers:
+        while True:
+            connection.sendall(frame)
+            (size,) = struct.unpack(">i", answers.read(4))
+            given = read_producer_given(answers.read(size))
+            assert given.error in (0, KafkaError.CONCURRENT_TRANSACTIONS)
+            if given.error == 0 and given.epoch >= epoch:
+                return given
 
 
 # Requests of a worker under load, and the topic before whose records they come late.
@@ -296,14 +360,29 @@ IN_A_WORKER: tuple[tuple[str, How, str], ...] = (
 def test_a_worker_under_load_loses_and_doubles_nothing(
     kafka: KafkaSettings, processes: Processes, proxy: KafkaProxy
 ) -> None:
+    run_worker_case(kafka, processes, proxy)
+
+
+def test_a_worker_of_three_brokers_loses_and_doubles_nothing(tmp_path: Path, processes: Processes) -> None:
+    brokers = ThreeBrokers(tmp_path / "brokers", "late_requests")
+    try:
+        brokers.start()
+        with KafkaProxy(brokers.kafka.bootstrap_servers) as proxy:
+            run_worker_case(brokers.kafka, processes, proxy)
+    finally:
+        brokers.stop()
+
+
+def run_worker_case(kafka: KafkaSettings, processes: Processes, proxy: KafkaProxy) -> None:
+    """Run a worker under load, some of whose requests come late, and check all that it wrote."""
     proxied = kafka.model_copy(update={"bootstrap_servers": proxy.address})
     one = start_processor(processes, proxied, "w1")
     with BackgroundLoad(kafka, sessions=40, rate=200, seed=5, limits=SHORT) as load:
         wait_for_writers(kafka, {"w1"}, 20)
         for api, how, topic in IN_A_WORKER:
-            late = proxy.hold(partial(_is_of_writer, api, kafka), how)
+            late = proxy.hold(partial(_is_of_writer, api, kafka.topics.events), how)
             if api == "InitProducerId":  # a producer whose transaction's end is in doubt is replaced
-                proxy.hold(partial(_is_of_writer, "EndTxn", kafka))
+                proxy.hold(partial(_is_of_writer, "EndTxn", kafka.topics.events))
             wait_until(partial(late.wait_held, 1.0), 20, f"the next {api}")
             late.deliver_before(partial(_writes_to, f"{kafka.topic_prefix}.{topic}", late))
             wait_until(partial(late.wait_answered, 1.0), 20, f"the broker's answer to a late {api}")
@@ -314,8 +393,71 @@ def test_a_worker_under_load_loses_and_doubles_nothing(
     check_everything(kafka)
 
 
-def _is_of_writer(api: str, kafka: KafkaSettings, request: Request) -> bool:
-    return request.api == api and f"-{kafka.topics.events}-" in (request.transactional_id or "")
+# The same of a worker of quotas, which writes to one topic.
+OF_QUOTAS: tuple[tuple[str, How], ...] = (("EndTxn", "late"), ("EndTxn", "repeated"), ("InitProducerId", "late"))
+
+
+class TokenNotices:
+    """Notices of used tokens, as sessions' transactions write them: one token each."""
+
+    def __init__(self, kafka: KafkaSettings, tenants: int) -> None:
+        self._kafka, self._producer = kafka, Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
+        self._tenants = [f"tenant-{number}" for number in range(tenants)]
+        self.sent = 0  # for each tenant
+
+    def send(self) -> None:
+        """Send one of each tenant."""
+        for tenant in self._tenants:
+            notice = QuotaNotice("concurrent_runs", "used", tenant, "s", "", self.sent, 1)
+            key = quota_key(tenant, notice.quota)
+            self._producer.produce(self._kafka.topics.quotas, encode_record(notice), key)
+        self.sent += 1
+        assert self._producer.flush(_HELD_S) == 0
+
+    def send_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Send notices until the condition holds."""
+
+        def holds() -> bool:
+            self.send()
+            return condition()
+
+        wait_until(holds, 20, what)
+
+    def are_counted_once(self) -> bool:
+        """Whether the table of quotas has counted each token once."""
+        stored = read_topic(self._kafka, self._kafka.topics.quotas_changelog)
+        rows = {(one.partition, one.key): one.value for one in stored}
+        found = [Decoder().decode_record(value) for value in rows.values() if value is not None]
+        counted = {row.tenant_id: row.tokens for row in found if isinstance(row, TenantQuota)}
+        return counted == dict.fromkeys(self._tenants, self.sent)
+
+
+def test_a_worker_of_quotas_counts_each_token_once(
+    kafka: KafkaSettings, processes: Processes, proxy: KafkaProxy, tmp_path: Path
+) -> None:
+    limits = tmp_path / "quotas.json"
+    limits.write_text(json.dumps({"default": {"tokens": 1_000_000_000, "token_window_s": 86_400}}))
+    proxied = kafka.model_copy(update={"bootstrap_servers": proxy.address})
+    env = environment(proxied, api_port="0", instance="q1", quotas_file=str(limits))
+    worker = processes.run([COMMAND, "serve", "quotas"], env=env, name="quotas")
+    notices = TokenNotices(kafka, tenants=20)
+    for api, how in OF_QUOTAS:
+        late = proxy.hold(partial(_is_of_writer, api, kafka.topics.quotas), how)
+        if api == "InitProducerId":
+            proxy.hold(partial(_is_of_writer, "EndTxn", kafka.topics.quotas))
+        notices.send_until(partial(late.wait_held, 0.05), f"the next {api}")
+        late.deliver_before(partial(_writes_to, kafka.topics.quotas_changelog, late))
+        notices.send_until(partial(late.wait_answered, 0.05), f"the broker's answer to a late {api}")
+        assert api != "EndTxn" or (late.met_open and late.error), "it came in another transaction, and did not end it"
+    wait_until(notices.are_counted_once, 60, "each token to be counted once")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(180)
+    assert worker.exit_code == 0
+    assert notices.are_counted_once()
+
+
+def _is_of_writer(api: str, log: str, request: Request) -> bool:
+    return request.api == api and f"-{log}-" in (request.transactional_id or "")
 
 
 def _writes_to(topic: str, late: LateRequest, request: Request) -> bool:

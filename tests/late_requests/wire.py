@@ -137,6 +137,26 @@ def _skip_batches(reader: _Reader) -> None:
     reader.skip_tags()
 
 
+class ProducerGiven(NamedTuple):
+    """The answer to an `InitProducerId`."""
+
+    error: int  # Kafka's error code; 0: it was carried out
+    producer_id: int
+    epoch: int
+
+
+def init_producer_frame(transactional_id: str) -> bytes:
+    """Return an `InitProducerId` v1 with its length; it raises the id's producer epoch."""
+    name = transactional_id.encode()
+    body = struct.pack(">hhih", 22, 1, 0, -1) + struct.pack(">h", len(name)) + name + struct.pack(">i", 10_000)
+    return struct.pack(">i", len(body)) + body
+
+
+def read_producer_given(answer: bytes) -> ProducerGiven:
+    """Return what the answer, without its length, to `init_producer_frame` says."""
+    return ProducerGiven(*struct.unpack_from(">hqh", answer, 8))
+
+
 def error_code(request: Request, answer: bytes) -> int:
     """Return the first error code of the answer to a producer's request; 0: it was carried out.
 
