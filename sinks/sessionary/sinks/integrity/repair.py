@@ -9,10 +9,10 @@ then a repair looks again.
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.errors import Unavailable
@@ -203,7 +203,26 @@ class _Repair:
         places = [TopicPartition(self._topic, number, found.first) for number, found in unread.items()]
         consumer.assign(places)
         consumer.resume(places)  # `_read_ranges` paused them, which an assignment does not end
-        left, heard_s, appended_ms = set(unread), time.monotonic(), dict[int, int]()
+        left, appended_ms = set(unread), dict[int, int]()
+        for partition, offset, message in self._consume(consumer, left):
+            if partition not in left:
+                continue
+            if (error := message.error()) is None:
+                appended_ms[partition] = message.timestamp()[1]
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            elif offset < unread[partition].end:
+                continue  # a follower that is behind ends its log here
+            left.discard(partition)
+            consumer.pause([TopicPartition(self._topic, partition)])
+        return appended_ms
+
+    def _consume(self, consumer: Consumer, left: Set[int]) -> Iterator[tuple[int, int, Message]]:
+        """Yield partition, offset and message until no partition is left; the caller removes them.
+
+        Raises `Unavailable` if nothing arrives.
+        """
+        heard_s = time.monotonic()
         while left:
             messages = consumer.consume(2_000, 0.5)
             if messages:
@@ -211,53 +230,37 @@ class _Repair:
             elif time.monotonic() - heard_s > SILENT_S:
                 raise Unavailable(f"partitions {sorted(left)} of {self._topic}: nothing for {SILENT_S:g} s", 2.0)
             for message in messages:
-                partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
-                if partition not in left:
-                    continue
-                if error is None:
-                    appended_ms[partition] = message.timestamp()[1]
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-                elif offset < unread[partition].end:
-                    continue  # a follower that is behind ends its log here
-                left.discard(partition)
-                consumer.pause([TopicPartition(self._topic, partition)])
-        return appended_ms
+                yield message.partition() or 0, message.offset() or 0, message
+                heard_s = time.monotonic()  # the caller's comparison is no silence of Kafka's
 
     def _read_ranges(self, consumer: Consumer, ranges: Mapping[int, _Range]) -> None:
         consumer.assign([TopicPartition(self._topic, number, found.first) for number, found in ranges.items()])
         waiting: dict[int, list[Any]] = {number: [] for number in ranges}
         sizes: dict[int, int] = defaultdict(int)
-        unread, heard_s = set(ranges), time.monotonic()
+        unread = set(ranges)
 
         def compare(partition: int) -> None:
             self._compare(partition, records_from_messages(self._topic, partition, waiting[partition]))
             waiting[partition], sizes[partition] = [], 0
 
-        while unread:
-            messages = consumer.consume(2_000, 0.5)
-            if messages:
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > SILENT_S:
-                raise Unavailable(f"partitions {sorted(unread)} of {self._topic}: nothing for {SILENT_S:g} s", 2.0)
-            for message in messages:
-                partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-                if partition not in unread:
-                    continue
-                if error is None and offset < ranges[partition].end:
-                    held = waiting[partition]
-                    if held and held[-1].offset() // _WINDOW != offset // _WINDOW:
-                        compare(partition)
-                    waiting[partition].append(message)
-                    sizes[partition] += len(message.value() or b"")
-                # A follower that is behind ends its log before the range's end.
-                if offset >= ranges[partition].end - (error is None):
-                    unread.discard(partition)
-                    consumer.pause([TopicPartition(self._topic, partition)])
-                if sizes[partition] >= _BYTES or partition not in unread:
+        for partition, offset, message in self._consume(consumer, unread):
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if partition not in unread:
+                continue
+            if error is None and offset < ranges[partition].end:
+                held = waiting[partition]
+                if held and held[-1].offset() // _WINDOW != offset // _WINDOW:
                     compare(partition)
+                waiting[partition].append(message)
+                sizes[partition] += len(message.value() or b"")
+            # A follower that is behind ends its log before the range's end.
+            if offset >= ranges[partition].end - (error is None):
+                unread.discard(partition)
+                consumer.pause([TopicPartition(self._topic, partition)])
+            if sizes[partition] >= _BYTES or partition not in unread:
+                compare(partition)
 
     def _compare(self, partition: int, records: list[RawRecord]) -> None:
         if not records:

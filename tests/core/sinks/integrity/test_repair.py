@@ -18,6 +18,7 @@ from sessionary.sinks.integrity import repair
 from sessionary.sinks.integrity.repair import RepairedPartition, repair_rows, repair_run_events
 from sessionary.sinks.settings import SinkSettings
 from tests.core.sinks.integrity.fake_topics import FakeMessage, FakeTopics
+from tests.support.module_time import set_module_time
 from tests.support.sink_records import NOW_US, audit_record, batch_record
 
 TOPIC_ID = "id"
@@ -315,3 +316,22 @@ def test_run_events_are_made_of_rows_that_have_contents_and_landed_a_while_ago(m
     assert "personal_expires <= now() AS is_expired" in found.query
     assert "FROM retention_days WHERE table_name = 'runs') - 1)" in found.query
     assert "landed_at > now64(3) - toIntervalSecond(77)" in found.query
+
+
+def test_a_slow_comparison_is_no_silence(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, _ = topics_of(monkeypatch)
+    for number in (1, 2):
+        topics.append("p.audit", 1, (1, number), 0.0)
+    first, second = (FakeMessage(("p.audit", 1), at) for at in (0, 1))
+    topics.answers = [[first], [], [second]]
+    monkeypatch.setattr(repair, "_BYTES", 0)  # each record is compared at once
+    now_s, compared = [0.0], list[int]()
+    set_module_time(monkeypatch, repair.__name__, monotonic=lambda: now_s[0])
+
+    def compare_slowly(_self: object, _partition: int, messages: list[Any]) -> None:
+        compared.extend(one.offset() for one in messages)
+        now_s[0] += 60.0
+
+    monkeypatch.setattr(repair._Repair, "_compare", compare_slowly)
+    repair_rows(PIPELINE, "audit", 0, None, server.fetch_rows)
+    assert compared == [0, 1]
