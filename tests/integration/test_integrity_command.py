@@ -33,7 +33,7 @@ from tests.integration.sink_rig import produce_records, rows_equal, settings_for
 from tests.integration.test_unreadable_batches import PACKED, send_packed
 from tests.support.losses import commit_offset, delete_rows
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import environment, run_sql
+from tests.support.pipelines import run_sql, set_environment
 from tests.support.sink_records import DAY_US, agent_event, audit_record, batch_record
 from tests.support.waiting import wait_until
 
@@ -69,8 +69,7 @@ def test_losses_after_which_nothing_followed_are_found_in_kafka(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     make_tables(clickhouse)
-    for name, value in environment(kafka, clickhouse).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, clickhouse)
     produce_ticks(kafka, 1, 20)
     transactions = [
         batch_record(1, n + 1, first_offset=n * 10, last_offset=n * 10 + 9, applied=0, ticks=10, audited=0)
@@ -170,8 +169,7 @@ def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     make_tables(clickhouse)
-    for name, value in environment(kafka, clickhouse).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, clickhouse)
     produce_ticks(kafka, 1, 20)
     ticks = batch_record(1, 1, first_offset=0, last_offset=19, applied=0, ticks=20, audited=0)
     produce_records(
@@ -221,8 +219,7 @@ def test_requests_that_kafka_lost_or_has_twice_are_found(
 ) -> None:
     """Transaction n judged the offsets 10 n to 10 n + 9; those of the fourth come a second time."""
     make_tables(clickhouse)
-    for name, value in environment(kafka, clickhouse).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, clickhouse)
     names, started_at = kafka.topics, time.time_ns() // 1_000
 
     def transaction(number: int, **counts: int | None) -> tuple[int, bytes]:
@@ -312,8 +309,7 @@ def test_a_repair_inserts_no_copy_and_says_what_it_cannot_bring_back(
 ) -> None:
     """Kafka has the outputs of transaction 2 twice, and has lost the audit record of number 3."""
     make_tables(clickhouse)
-    for name, value in environment(kafka, clickhouse).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, clickhouse)
     audits = [encoded_audit(1, number) for number in (1, 2)]
     produce_records(kafka, kafka.topics.audit, [*audits, audits[1]])
     batches = [encoded_batch(1, 1), again := encoded_batch(1, 2), again, encoded_batch(1, 3)]
@@ -348,8 +344,7 @@ def test_repairs_at_once_store_each_row_once_and_a_loss_that_comes_again_is_repa
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     make_tables(clickhouse)
-    for name, value in environment(kafka, clickhouse).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, clickhouse)
     produce_ticks(kafka, 1, 300)
     produce_records(
         kafka, kafka.topics.batches, [encoded_batch(1, 1, audited=0, ticks=300, first_offset=0, last_offset=299)]
@@ -379,8 +374,7 @@ def test_rows_that_run_events_lacks_are_found_and_made_from_history(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     make_tables(clickhouse)
-    for name, value in environment(kafka, clickhouse).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, clickhouse)
     events = [
         agent_event(SessionActivity("llm"), seq=1),
         agent_event(RunStarted("attached", "report"), seq=2, run_id="r1"),
@@ -416,8 +410,7 @@ def test_a_dismissed_fault_is_on_record_and_comes_up_again_only_if_it_grows(
 ) -> None:
     """Kafka lost an audit record and a clean-up of transaction 1, and later a clean-up of 2."""
     make_tables(clickhouse)
-    for name, value in environment(kafka, clickhouse).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, clickhouse)
     settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
     produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 1, cleanup=1)])
     land_all(clickhouse, settings, batches=1)

@@ -25,7 +25,7 @@ from tests.integration.sink_rig import produce_records, rows_equal, settings_for
 from tests.integration.test_integrity_command import produce_ticks
 from tests.support.losses import commit_offset, delete_rows, drop_part
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import environment, run_sql
+from tests.support.pipelines import environment, run_sql, set_environment
 from tests.support.sink_records import DAY_US, audit_record, batch_record
 from tests.support.waiting import wait_until
 
@@ -136,8 +136,7 @@ def pipeline(
     capfd: pytest.CaptureFixture[str],
 ) -> Pipeline:
     make_tables(clickhouse)
-    for name, value in environment(kafka, clickhouse).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, clickhouse)
     made = Pipeline(kafka, clickhouse, settings_for(kafka, clickhouse, instance=None), capfd)
     for table in SINKS:
         made.run_on(table, "SYSTEM STOP MERGES {table}")

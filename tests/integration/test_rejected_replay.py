@@ -8,10 +8,11 @@ import pytest
 from sessionary.infra.cli.app import run
 from sessionary.schemas.codec import Decoder, Event, encode_confluent
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.support import environment, read_topic
+from tests.support import read_topic
 from tests.support.aged_rows import AgedRows
 from tests.support.event_factory import EventFactory, payload_of
 from tests.support.judged_rows import JudgedRows
+from tests.support.pipelines import set_environment
 
 Command = Callable[..., list[dict[str, str]]]
 
@@ -41,8 +42,7 @@ def command(
     capfd: pytest.CaptureFixture[str],
 ) -> Command:
     """Runs a command on both servers; returns its rows."""
-    for name, value in environment(kafka, tables).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, kafka, tables)
 
     def run_command(*words: str) -> list[dict[str, str]]:
         assert run([*words, "--json"]) == 0

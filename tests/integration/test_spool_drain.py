@@ -13,7 +13,7 @@ from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import Event
 from sessionary.schemas.settings import KafkaSettings
-from tests.support.pipelines import environment
+from tests.support.pipelines import set_environment
 from tests.support.reading import read_events
 
 
@@ -37,8 +37,7 @@ def test_drain_sends_what_dead_processes_left_and_says_so(
     kafka: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = ProducerSettings(**{**kafka.model_dump(), "spool_dir": tmp_path / "spool"})
-    for name, value in environment(settings).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, settings)
     left = leave_events(settings.spool_folder, "dead", 300)
     living = Spool(settings.spool_folder, "living", 1 << 20)
     living.close()

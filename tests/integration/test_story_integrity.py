@@ -11,7 +11,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.clickhouse_rows import insert_records
 from tests.support.losses import delete_rows
-from tests.support.pipelines import environment, run_sql
+from tests.support.pipelines import run_sql, set_environment
 from tests.support.sink_records import DAY_US, audit_record, batch_record, session_id, usage
 
 _ASKED = re.compile(r"<dt>integrity</dt><dd>(.*) \(asked 20")
@@ -50,8 +50,7 @@ def test_a_row_that_is_gone_is_reported_by_the_session_whose_it_may_be(
     tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     insert_sessions(tables)
-    for name, value in environment(tables).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, tables)
 
     def integrity() -> str:
         page = tmp_path / "story.html"

@@ -12,7 +12,7 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig, brief_limits
 from tests.support.metrics_page import metric_value
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import environment
+from tests.support.pipelines import set_environment
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
@@ -50,8 +50,7 @@ class UnknownRig:
         self.pipeline.start_sinks(("audit", "history", "rejected"))
         self._capfd = capfd
         control = {"control_url": self.pipeline.control_url, "api_tokens": json.dumps({TOKEN: TENANT})}
-        for name, value in environment(kafka, clickhouse, **control).items():
-            monkeypatch.setenv(name, value)
+        set_environment(monkeypatch, kafka, clickhouse, **control)
 
     def leave_unknown(self, session: Session, orders: Orders) -> str:
         """Let a detached run make a call that is cut off; return its key once it is listed."""

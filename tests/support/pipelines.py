@@ -5,6 +5,7 @@ import secrets
 import urllib.error
 import urllib.request
 
+import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -173,3 +174,9 @@ def environment(*groups: EnvSettings, **more: str) -> dict[str, str]:
                 plain = value.get_secret_value() if isinstance(value, SecretStr) else value
                 variables[ENV_PREFIX + name.upper()] = json.dumps(plain) if isinstance(plain, dict) else str(plain)
     return variables | {ENV_PREFIX + name.upper(): value for name, value in more.items()}
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, *groups: EnvSettings, **more: str) -> None:
+    """Set the variables of settings in this process, for commands that the test calls."""
+    for name, value in environment(*groups, **more).items():
+        monkeypatch.setenv(name, value)

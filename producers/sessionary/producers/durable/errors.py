@@ -10,7 +10,7 @@ SessionaryError
     └── ToolCallError(idem_key)    a recorded tool call was not made, or its outcome not recorded
         ├── ToolCallInProgress     another process makes it
         ├── ToolCallUnresolved     it may have taken effect: a person must decide
-        ├── ToolCallOverdue        it took effect, but after its reservation had been given up
+        ├── ToolCallOverdue        it was made, but ended after its limit, and was rejected
         └── ToolCallFailed(error)  it failed for good before
 
 The bases, and the client's other errors, are in `sessionary.producers.errors`.

@@ -256,11 +256,9 @@ class TaskAttempt:
             return
         if view is None or view.verdict is None or view.verdict.reason is None:
             return
-        is_there = isinstance(ended, RunCompleted) and (view.state, view.result_json) == (
-            "completed",
-            ended.result_json,
-        )
-        if not is_there:  # it was delivered twice
+        result_json = ended.result_json if isinstance(ended, RunCompleted) else None
+        was_delivered_twice = isinstance(ended, RunCompleted) and view.state == "completed"
+        if not (was_delivered_twice and view.result_json == result_json):
             self._on_error(Rejected(EVENT_TYPES[type(ended)], view.verdict.reason))
 
 
