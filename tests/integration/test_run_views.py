@@ -8,7 +8,8 @@ import pytest
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.operators.calls import find_unknown_call
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.schemas.codec import encode_record
+from sessionary.producers.testing import memory_client
+from sessionary.schemas.codec import encode_event, encode_record
 from sessionary.schemas.events import (
     ArtifactCompleted,
     ArtifactCreated,
@@ -328,6 +329,24 @@ def test_what_runs_should_never_have_is_counted(runs: Runs) -> None:
     assert runs.ask("SELECT fault, tenant_id, rows FROM v_run_faults ORDER BY 1") == [
         (name, "acme", 1) for name in names
     ]
+
+
+def test_of_steps_of_the_client_only_one_whose_arguments_are_no_json_is_a_fault(runs: Runs) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session, session.run("report") as report:
+        report.step("none", lambda: None)
+        report.step("some", len, "abc")
+        list(report.items(["page"], name="list"))
+    runs.deliver(*(encode_event(event) for event in memory.events()))
+    assert runs.ask("SELECT name, state FROM v_steps ORDER BY started_at") == [
+        (name, "succeeded") for name in ("none", "some", "list")
+    ]
+    assert runs.ask("SELECT * FROM v_run_faults") == []
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session, session.run("report") as report:
+        report.step("object", id, object())
+    runs.deliver(*(encode_event(event) for event in memory.events()))
+    assert runs.ask("SELECT fault, rows FROM v_run_faults") == [("step_without_input_or_output", 1)]
 
 
 def test_a_rejected_run_is_reported_and_has_no_end_of_its_own(runs: Runs) -> None:

@@ -258,8 +258,8 @@ class Run(ReportedBlock):
         Args:
             name: The step's name, unique in the run.
             function: The work of the step; a function, or a coroutine function.
-            args: The arguments of `function`; recorded with `kwargs` as the step's input, if JSON
-                can hold them.
+            args: The arguments of `function`; recorded with `kwargs` as the step's input, which is
+                `{}` without any. If JSON cannot hold them, the step has no input.
             kwargs: The arguments by name.
             limit_ms: How long this attempt may take, in ms; `function` does not get it. `model`:
                 the session's `model_ms`. An attempt that takes longer fails alone: a coroutine is

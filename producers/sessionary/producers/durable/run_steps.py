@@ -127,9 +127,9 @@ class RunSteps:
         return output
 
     def _input_of(self, given: Mapping[str, Any], fields: EnvelopeFields) -> str | None:
-        """Return a step's input as its event has it; None without one that can be kept."""
+        """Return a step's input as its event has it; None if JSON cannot hold it."""
         try:
-            return store_value(self._recorder, dict(given), "input", STEP_INPUT, fields).text if given else None
+            return store_value(self._recorder, dict(given), "input", STEP_INPUT, fields).text
         except Invalid:
             return None
 

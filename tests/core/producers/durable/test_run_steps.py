@@ -84,6 +84,24 @@ def die_in(session: Session, work: Callable[[Run], object]) -> None:
     run._leave_metadata()
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs", "recorded"),
+    [
+        ((), {}, "{}"),
+        ((1,), {"of": 2}, '{"args":[1],"kwargs":{"of":2}}'),
+        ((object(),), {}, None),
+    ],
+)
+def test_the_input_of_a_step_is_its_arguments_or_unknown(
+    args: tuple[object, ...], kwargs: dict[str, object], recorded: str | None
+) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session, session.run("report") as run:
+        run.step("none", lambda *given, **named: None, *args, **kwargs)
+    (started,) = [payload for payload in payloads(memory) if isinstance(payload, StepStarted)]
+    assert started == StepStarted("none", 1, recorded)
+
+
 def test_a_step_is_recorded_and_its_output_handed_on() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, session.run("report") as run:
