@@ -446,7 +446,8 @@ class AsyncSessionClient(AsyncClientBlock):
         Args:
             handler: Takes a `CleanupRequest`. Returns or yields one `CleanupAction` per action
                 of `request.actions`, in order, or returns None if all are done. If it raises,
-                the first action without a report is reported as failed.
+                the first action without a report is reported as failed. It raises `HostLost` if
+                the resources are gone with their machine.
 
         Raises:
             ProducerError: The client already has a handler.

@@ -23,6 +23,7 @@ SessionaryError
     ├── StateMismatch              the state that the caller knows is not the processor's
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
+    ├── HostLost                   for a clean-up handler to raise: the session's machine is gone
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
     ├── SpoolRemoved(path)         spool files were removed or replaced while the client used them
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
@@ -255,6 +256,14 @@ class ProducerConflict(ProducerError):
         self.producer_id = producer_id
 
 
+class HostLost(ProducerError):
+    """The machine that held a session's resources is gone, and they with it.
+
+    A clean-up handler raises this. The clean-up is then recorded as released by the loss of the
+    host, and the key figures count it apart: neither as reclaimed nor as failed.
+    """
+
+
 class UnreadableRequest(ProducerError):
     """A clean-up request cannot be read, mostly because its schema is newer than this client.
 
@@ -403,6 +412,7 @@ __all__ = [
     "DeliveryFailed",
     "EncodeError",
     "EventRejected",
+    "HostLost",
     "Invalid",
     "ModelTimeout",
     "NotAllowed",

@@ -8,9 +8,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import NamedTuple
 
 from sessionary.producers.delivery.emitter import Emitter
-from sessionary.producers.errors import Invalid, QueueFull, SessionaryError, SessionLost, SettingsError
+from sessionary.producers.errors import HostLost, Invalid, QueueFull, SessionaryError, SessionLost, SettingsError
 from sessionary.producers.ports import Control, OnError, OnReceipt, Receipt
 from sessionary.producers.process.safe_text import error_text
 from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
@@ -53,7 +54,10 @@ class DataClassLookup:
 
 
 CleanupHandler = Callable[[CleanupRequest], Iterable[CleanupAction] | None]
-"""Releases what a session held; returns what was done, or None if all of `request.actions` were."""
+"""Releases what a session held; returns what was done, or None if all of `request.actions` were.
+
+Raises `HostLost` if it is gone with its machine.
+"""
 ANSWERED_MAX = 10_000
 _DETAIL_LENGTH_MAX = 1_000
 # Reasons of requests for sessions that continue: they can resume, or work at another service.
@@ -73,16 +77,22 @@ def _check_action(action: object) -> None:
     raise TypeError(f"a clean-up handler returns CleanupAction(action, done, at, detail), not {action!r}")
 
 
-def run_handler(
-    request: CleanupRequest, handler: CleanupHandler, now_us: Callable[[], int] = _now_us
-) -> list[CleanupAction]:
-    """Run `handler`; return one action per requested action, in that order, then any others.
+class HandlerAnswer(NamedTuple):
+    """What a handler did: one action per requested action, in that order, then any others."""
+
+    actions: list[CleanupAction]
+    host_lost: bool
+
+
+def run_handler(request: CleanupRequest, handler: CleanupHandler, now_us: Callable[[], int] = _now_us) -> HandlerAnswer:
+    """Run `handler` and return its answer.
 
     If the handler raises, the first action without a report has failed, and those after it were
     not reached.
     """
     done: dict[str, CleanupAction] = {}
     fault: str | None = None
+    host_lost = False
     reported = True
     try:
         answer = handler(request)
@@ -95,6 +105,7 @@ def run_handler(
         raise
     except BaseException as error:  # noqa: BLE001 - it is an answer, also SystemExit and CancelledError: it failed
         fault, reported = error_text(error)[:_DETAIL_LENGTH_MAX], True
+        host_lost = isinstance(error, HostLost)
     result: list[CleanupAction] = []
     for name in request.actions:
         if name in done:
@@ -104,7 +115,7 @@ def run_handler(
         else:
             result.append(CleanupAction(name, done=False, at=now_us(), detail=fault or "not reported"))
             fault = fault and "not reached"
-    return result + list(done.values())
+    return HandlerAnswer(result + list(done.values()), host_lost)
 
 
 def _failed_answer(request: CleanupRequest, error: Invalid) -> ResourcesReleased:
@@ -136,9 +147,10 @@ class CleanupResponder:
             on_receipt(Receipt(None, None))
             return
         if answer is None:
-            actions = run_handler(request, self._handler)
-            released = request.context_bytes if all(action.done for action in actions) else None
-            answer = ResourcesReleased(request.cleanup_id, actions, released, host_lost=False)
+            actions, host_lost = run_handler(request, self._handler)
+            is_freed = not host_lost and all(action.done for action in actions)
+            released = request.context_bytes if is_freed else None
+            answer = ResourcesReleased(request.cleanup_id, actions, released, host_lost)
             self._remember_answer(request.cleanup_id, answer)
         sent = answer
 
@@ -159,7 +171,7 @@ class CleanupResponder:
             self._remember_answer(request.cleanup_id, sent)
             raise
         if request.reason_code not in _GOES_ON:
-            if all(action.done for action in sent.actions):
+            if sent.host_lost or all(action.done for action in sent.actions):
                 emitter.context_bytes = 0
             self._send_clearing(emitter)
             emitter.forget_sequence()  # an ended session says nothing after it

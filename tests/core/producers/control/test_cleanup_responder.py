@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers import ProducerSettings, SessionClient, Unavailable
+from sessionary.producers import HostLost, ProducerSettings, SessionClient, Unavailable
 from sessionary.producers.control.cleanup_responder import CleanupResponder, run_handler
 from sessionary.producers.delivery.emitter import Emitter, ProducerSequence, SenderIdentity, SendGate
 from sessionary.producers.errors import ClientClosed
@@ -31,13 +31,13 @@ def seen(actions: list[CleanupAction]) -> list[tuple[str, bool, str | None]]:
 
 def test_a_handler_that_returns_nothing_has_done_everything_in_order() -> None:
     clock = count(10)
-    actions = run_handler(request(), lambda _: None, lambda: next(clock))
+    actions, _ = run_handler(request(), lambda _: None, lambda: next(clock))
     assert actions == [CleanupAction(name, done=True, at=10 + n) for n, name in enumerate(ACTIONS)]
 
 
 def test_reports_are_put_in_the_order_that_was_asked_for() -> None:
     reported = [CleanupAction(name, done=True, at=n) for n, name in enumerate([*reversed(ACTIONS), "more"])]
-    assert [a.action for a in run_handler(request(), lambda _: reported)] == [*ACTIONS, "more"]
+    assert [a.action for a in run_handler(request(), lambda _: reported).actions] == [*ACTIONS, "more"]
 
 
 def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
@@ -45,7 +45,7 @@ def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
         yield CleanupAction(ACTIONS[0], done=True, at=1)
         raise OSError("stuck")
 
-    assert seen(run_handler(request(), handler)) == [
+    assert seen(run_handler(request(), handler).actions) == [
         (ACTIONS[0], True, None),
         (ACTIONS[1], False, "OSError: stuck"),
         (ACTIONS[2], False, "not reached"),
@@ -53,12 +53,12 @@ def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
 
 
 def test_what_was_not_reported_is_not_done() -> None:
-    assert seen(run_handler(request(), lambda _: [])) == [(name, False, "not reported") for name in ACTIONS]
+    assert seen(run_handler(request(), lambda _: []).actions) == [(name, False, "not reported") for name in ACTIONS]
 
 
 @pytest.mark.parametrize("report", ["done", ("close_connection", True), CleanupAction("a", done=True, at="now")])  # type: ignore[arg-type]
 def test_a_report_that_cannot_be_written_is_a_failure_not_a_crash(report: Any) -> None:
-    actions = run_handler(request(), lambda _: [report])
+    actions, _ = run_handler(request(), lambda _: [report])
     assert [action.done for action in actions] == [False, False, False]
     assert "TypeError" in str(actions[0].detail)
 
@@ -68,7 +68,7 @@ def test_a_handler_that_never_ends_is_cut_off() -> None:
         for n in count():
             yield CleanupAction(f"a{n}", done=True, at=n)
 
-    assert len(run_handler(request(), handler)) < 50
+    assert len(run_handler(request(), handler).actions) < 50
 
 
 def test_a_request_is_handled_once_and_answered_in_the_session_s_sequence() -> None:
@@ -96,6 +96,31 @@ def test_a_request_is_handled_once_and_answered_in_the_session_s_sequence() -> N
     assert released[0].payload.cleanup_id == "c1"
     assert released[0].payload.bytes_released == 500
     assert [action.action for action in released[0].payload.actions] == ACTIONS
+
+
+def test_a_handler_whose_host_is_gone_says_so_and_the_record_has_it() -> None:
+    client, memory = memory_client()
+
+    def handler(_: CleanupRequest) -> Iterator[CleanupAction]:
+        yield CleanupAction(ACTIONS[0], done=True, at=1)
+        raise HostLost("vm-17 is gone")
+
+    with client:
+        client.on_cleanup(handler)
+        s = client.session(user_id="u")
+        s.context_bytes = 500
+        s.activity("work")
+        s.close()
+        memory.advance(0)
+        (answer,) = [each.payload for each in memory.events() if isinstance(each.payload, ResourcesReleased)]
+        (line,) = [each for each in memory.audit() if each.kind == "release"]
+        assert memory.find_row(s.session_id).context_bytes == 0
+    assert (answer.host_lost, answer.bytes_released) == (True, None)
+    assert (line.reason_code, line.host_lost, line.actions_done) == ("host_lost", True, (ACTIONS[0],))
+    assert seen(list(answer.actions))[1:] == [
+        (ACTIONS[1], False, "HostLost: vm-17 is gone"),
+        (ACTIONS[2], False, "not reached"),
+    ]
 
 
 @pytest.mark.parametrize(
