@@ -36,7 +36,7 @@ def row_of(kafka: KafkaSettings, agent: Agent) -> SessionState:
     return row._replace(audit_seq=0, producers=(), rejections=())
 
 
-def test_a_forged_event_changes_no_row_and_leaves_one_letter_and_one_security_row(
+def test_a_forged_event_changes_no_row_and_leaves_one_letter_and_one_audit_row(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
     pipeline = PipelineRig(kafka, clickhouse, processes)
@@ -60,6 +60,7 @@ def test_a_forged_event_changes_no_row_and_leaves_one_letter_and_one_security_ro
         "SELECT reason_code, security, count() FROM {db}.audit FINAL WHERE kind = 'rejection' "
         "GROUP BY reason_code, security ORDER BY toString(reason_code)"
     )
+    # One under another tenant's own key concerns no session there is, so no owner has to know of it.
     assert rows == [[reason, str(reason != "unknown_session").lower(), "1"] for reason in sorted(forged)]
     owned = pipeline.sql(
         "SELECT DISTINCT tenant_id, session_id, owner_service FROM {db}.audit FINAL WHERE security ORDER BY ALL"
