@@ -1,4 +1,4 @@
-"""Ten long tasks, without their client, through restarts of the broker and of every process."""
+"""Ten long tasks, without their client, through restarts of the broker, the processors and their worker."""
 
 import json
 import sys
@@ -82,7 +82,7 @@ class ThreeWorkers:
         return self.rig.start_worker("worker", "--concurrency", "12")
 
     def restart_all(self) -> None:
-        """Kill every process and the broker, and start them again."""
+        """Kill the processors, the worker and the broker, and start them again."""
         for role in self._roles:
             role.kill()
         self._broker.kill()
@@ -127,7 +127,7 @@ def is_reported(client: SessionClient, status: dict[str, Any]) -> bool:
     return client.check_task_status(status["task_id"]) == status
 
 
-def test_ten_tasks_outlive_their_client_and_restarts_of_everything(
+def test_ten_tasks_outlive_their_client_and_restarts_of_broker_and_workers(
     broker: LocalBroker, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
     workers = ThreeWorkers(broker, clickhouse, processes, tmp_path)
