@@ -144,12 +144,12 @@ def test_what_the_processor_says_of_a_lost_connection_is_what_the_views_list(run
     assert when == (lost.appended_at // 1_000,)
 
 
-def test_reports_of_progress_are_a_series_that_never_falls_and_ends_at_one(runs: Runs) -> None:
-    epochs = 5
-    runs.send(ATTACHED, *(RunRunning((number + 1) / epochs) for number in range(epochs)))
+def test_progress_is_shown_as_reported_also_where_it_falls(runs: Runs) -> None:
+    reported = [0.2, 0.9, 0.4, 0.5]  # as of a task that a second worker begins again
+    runs.send(ATTACHED, *(RunRunning(progress) for progress in reported))
     series = runs.ask("SELECT progress FROM v_run_events WHERE event_type = 'run_running' ORDER BY seq")
-    assert [value for (value,) in series] == [(number + 1) / epochs for number in range(epochs)]
-    assert runs.ask("SELECT progress FROM v_runs") == [(1.0,)]
+    assert [value for (value,) in series] == reported
+    assert runs.ask("SELECT progress FROM v_runs") == [(0.5,)]
 
 
 def test_events_of_a_run_are_numbered_without_gap_or_repetition_whoever_writes_them(runs: Runs) -> None:
