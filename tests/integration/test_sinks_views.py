@@ -7,8 +7,9 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RulesActivation
+from sessionary.schemas.retention import retention_of
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.schemas.types import RuleSet
+from sessionary.schemas.types import DataClass, RuleSet
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
@@ -287,40 +288,38 @@ def test_integrity_is_silent_over_sound_rows_and_names_each_fault(tables: ClickH
     ]
 
 
-def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(tables: ClickHouseSettings) -> None:
+def test_rows_and_personal_columns_go_when_the_classes_of_their_data_say_so(tables: ClickHouseSettings) -> None:
     """R-000-29 to R-000-31: back-dated rows and a forced merge."""
     today = round(query_numbers(tables, "SELECT toUnixTimestamp(now())")[0]) * _SECOND_US
-    seven_years = 7 * 365 * DAY_US + 2 * DAY_US
 
-    def dated(number: int, age_days: int, kept_us: int, *, personal: bool) -> AuditRecord:
-        appended = today - age_days * DAY_US
-        return audit_record(
-            number,
-            1,
-            at=appended,
-            retain_until=appended + kept_us,
-            personal_until=appended + 30 * DAY_US if personal else None,
-            retention_class="sox_audit" if kept_us == seven_years else "gdpr_retention",
-        )
+    def aged(number: int, data_classes: Sequence[DataClass], *, days_over: int) -> AuditRecord:
+        """Return a record that should have gone so many days ago; give or take one, as years differ."""
+        period_us = retention_of(data_classes, today).retain_until - today
+        kept = retention_of(data_classes, appended := today - period_us - days_over * DAY_US)
+        return audit_record(number, 1, at=appended, user_id="ann", reason="her card is broken", **kept._asdict())
 
     insert(
         tables,
         [
-            dated(1, 31, 30 * DAY_US, personal=True),
-            dated(2, 29, 30 * DAY_US, personal=True),
-            dated(3, 31, seven_years, personal=True),
-            dated(4, 31, seven_years, personal=False),
-            dated(5, 7 * 365 + 1, seven_years, personal=False),
-            dated(6, 7 * 365 + 3, seven_years, personal=False),
+            aged(1, ["personal"], days_over=2),
+            aged(2, ["personal"], days_over=-2),
+            aged(3, ["medical"], days_over=2),
+            aged(4, ["medical"], days_over=-2),
+            aged(5, ["medical", "personal"], days_over=-2),
+            aged(6, ["financial"], days_over=2),
+            aged(7, ["financial"], days_over=-2),
+            aged(8, ["financial", "personal"], days_over=-2),
         ],
     )
     run_sql(tables, f"OPTIMIZE TABLE {tables.clickhouse_database}.audit FINAL")
-    rows = selected(tables, "SELECT session_id, user_id FROM {db}.audit ORDER BY session_id")
+    rows = selected(tables, "SELECT session_id, retention_class, user_id, reason FROM {db}.audit ORDER BY session_id")
+    known, blanked = ("ann", "her card is broken"), (None, "")
     assert [tuple(row.values()) for row in rows] == [
-        (session_id(2), "u1"),
-        (session_id(3), None),
-        (session_id(4), "u1"),
-        (session_id(5), "u1"),
+        (session_id(2), "gdpr_retention", *known),
+        (session_id(4), "hipaa_privacy", *known),
+        (session_id(5), "hipaa_privacy", *blanked),
+        (session_id(7), "sox_audit", *known),
+        (session_id(8), "sox_audit", *blanked),
     ]
 
 
