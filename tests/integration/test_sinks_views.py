@@ -293,7 +293,7 @@ def test_rows_and_personal_columns_go_when_the_classes_of_their_data_say_so(tabl
     today = round(query_numbers(tables, "SELECT toUnixTimestamp(now())")[0]) * _SECOND_US
 
     def aged(number: int, data_classes: Sequence[DataClass], *, days_over: int) -> AuditRecord:
-        """Return a record that should have gone so many days ago; give or take one, as years differ."""
+        """Return a record that should have gone so many days ago, give or take one."""
         period_us = retention_of(data_classes, today).retain_until - today
         kept = retention_of(data_classes, appended := today - period_us - days_over * DAY_US)
         return audit_record(number, 1, at=appended, user_id="ann", reason="her card is broken", **kept._asdict())
