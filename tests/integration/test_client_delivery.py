@@ -147,7 +147,8 @@ def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: 
         away, reference = costs(3_000)
         assert client.counters.spooled > 0
         # Waiting for a broker would take milliseconds each, of many verbs or of each hundredth one.
-        # A busy machine pauses for longer, but then the verbs beside them wait too.
+        # A busy machine pauses for longer, but then the verbs beside them wait too. The slowest
+        # hundredth has no limit: a process can be stopped for any time.
         assert statistics.median(away) < 10 * max(calm, statistics.median(reference))
         hundredth = int(len(away) * 0.99)
         assert away[hundredth] < 0.05 + 10 * reference[hundredth]
