@@ -6,6 +6,10 @@ without them.
 
 import gc
 import json
+import os
+import pickle
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -41,6 +45,7 @@ from tests.recorded.log_format import (
     read_log,
     write_log,
 )
+from tests.style.project import ROOT
 from tests.support.reading import Stored
 
 FOLDER = Path(__file__).parent
@@ -54,6 +59,15 @@ OTHER_CUTS = ((37, 701), (1_999, 3))
 
 # A recording is made once the records no longer change: `python -m tests.recorded.record 0.2.0`.
 needs_recording = pytest.mark.skipif(RELEASE not in RELEASES, reason=f"there is no recording of {RELEASE} yet")
+
+# Prints a hash by the seed, the number of outputs, and their digest.
+_FOLD = """
+import hashlib, pickle, sys
+from tests.recorded.adapter import fold_in_cuts
+folded = fold_in_cuts(*pickle.load(sys.stdin.buffer), 100, 100)
+outputs = [repr(output) for batch in folded for output in batch.outputs]
+print(hash("session"), len(outputs), hashlib.sha256("".join(outputs).encode()).hexdigest())
+"""
 
 OutputsByTopic = dict[str, list[Output]]
 
@@ -174,6 +188,28 @@ def test_other_batches_give_the_same_records(release: str) -> None:
         assert len(ours["batches"]) != len(borders)
         for topic in ("audit", "rejected", "cleanup"):
             assert differences(ours[topic], log.outputs[topic][partition]) == [], f"partition {partition} of {topic}"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_processes_of_other_hash_seeds_write_the_same_bytes(release: str) -> None:
+    log = recorded(release)
+    borders = read_borders(log.outputs["changelog"][1])
+    given = pickle.dumps((log.settings, 1, log.events[1][:1_000], borders))
+    seeds = {"0", "1"}
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", _FOLD],
+            input=given,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        ).stdout.split()
+        for seed in seeds
+    ]
+    assert len({hashed for hashed, _, _ in found}) == len(seeds)  # the seeds are in force
+    assert len({(count, digest) for _, count, digest in found}) == 1
+    assert int(found[0][1]) > 100
 
 
 @pytest.mark.parametrize("release", RELEASES)
