@@ -60,7 +60,7 @@ def test_a_forged_event_changes_no_row_and_leaves_one_letter_and_one_audit_row(
         "SELECT reason_code, security, count() FROM {db}.audit FINAL WHERE kind = 'rejection' "
         "GROUP BY reason_code, security ORDER BY toString(reason_code)"
     )
-    # One under another tenant's own key concerns no session there is, so no owner has to know of it.
+    # One under another tenant's own key names a session that does not exist: it attacks no one.
     assert rows == [[reason, str(reason != "unknown_session").lower(), "1"] for reason in sorted(forged)]
     owned = pipeline.sql(
         "SELECT DISTINCT tenant_id, session_id, owner_service FROM {db}.audit FINAL WHERE security ORDER BY ALL"

@@ -123,7 +123,7 @@ def test_the_largest_context_is_that_of_an_event_that_was_not_rejected(tables: C
 
 
 def test_latencies_and_the_share_of_audit_bytes(tables: ClickHouseSettings, now_us: int) -> None:
-    """The arithmetic of R-000-22, R-000-42, R-000-43 and R-000-45. Benchmarks compare with the targets."""
+    """The arithmetic of R-000-22, R-000-42, R-000-43, R-000-45; benchmarks tell what is met."""
     began_us = now_us - 60 * _SECOND_US
     lines = [audit_record(n, 1, source_partition=1, batch_number=n, at=began_us) for n in (1, 2, 3)]
     insert_records(tables, "audit", [encode_record(line) for line in lines], now_us)

@@ -1,4 +1,4 @@
-"""Ten long tasks, without their client, through restarts of the broker, the processors and their worker."""
+"""Ten long tasks, without their client, through restarts of broker, processors and worker."""
 
 import json
 import sys

@@ -106,7 +106,7 @@ def test_a_run_that_is_delivered_twice_is_seen_once(
     assert [seq for seq, _ in numbers] == [f"{n}" for n in range(1, len(numbers) + 1)]
     assert [is_it for _, is_it in numbers].count("1") == 1
 
-    # The run reported its progress as a series that rises to 1: of two deliveries, none shows twice.
+    # Its progress is the series that the run reported, from 0 to 1, each value once.
     reported = (
         "SELECT progress FROM {db}.v_run_events WHERE event_type = 'run_running' AND progress IS NOT NULL ORDER BY seq"
     )
