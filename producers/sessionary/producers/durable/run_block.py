@@ -314,7 +314,8 @@ class Run(ReportedBlock):
 
         A checkpoint is saved after each `every` items, and after the last one. If the run is
         resumed, the list continues after the last checkpoint. Items after that checkpoint are done
-        again, so the work on an item must be safe to repeat. The list is a step of the run, so it
+        again, so the work on an item must be safe to repeat. A checkpoint has the place in the
+        list; results of items are the caller's to keep. The list is a step of the run, so it
         is not begun again once all items are done. Work through one list at a time: a run remembers
         one place.
 
@@ -338,7 +339,9 @@ class Run(ReportedBlock):
 
     @property
     def last_checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint that the run had when it was resumed; None if it had none."""
+        """The last checkpoint that the run had when it was resumed, without `data`; None if it had
+        none.
+        """
         return self._steps.progress.last
 
     def checkpoint(
@@ -364,7 +367,8 @@ class Run(ReportedBlock):
             processed_count: Items done.
             last_item_id: Id of the last item done.
             bytes_written: Bytes written, of an `ArtifactStream` for example.
-            data: Further data for a resumption, as JSON can hold it; for the history only.
+            data: Further data, as JSON can hold it. Only the history has it, for people: a resumed
+                run does not get it.
 
         Raises as `Session.emit` does.
         """

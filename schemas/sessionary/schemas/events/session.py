@@ -343,7 +343,8 @@ class SnapshotCreated(NamedTuple):
 class CheckpointSaved(NamedTuple):
     """Progress of a long operation, from which it can be continued.
 
-    `kind`: the point that the run has reached, if it is one of the usual points.
+    `kind`: the point that the run has reached, if it is one of the usual points. `data_json`: for
+    people; the run's row does not keep it.
     """
 
     checkpoint_id: str

@@ -1,4 +1,7 @@
-"""What is left of work that stood still for long: its plan, its place, and its results."""
+"""What is left of work that stood still for long: its plan, its place, and its results.
+
+All in one process: an interruption that leaves no event stands for its death.
+"""
 
 from collections.abc import Callable
 from contextvars import Context
@@ -16,7 +19,7 @@ PAGES = [f"page-{number}" for number in range(200)]
 
 
 def die_in(session: Session, work: Callable[[Run], object]) -> None:
-    """Let the process of run `r` die in its work: nothing says that it ended."""
+    """Interrupt run `r` in its work; nothing says that it ended."""
 
     def live() -> None:
         run = session.run("report", run_id="r", input={"question": "how is it?"}, plan=["plan", "parse", "sum"])
@@ -67,8 +70,9 @@ def test_a_model_that_would_plan_otherwise_now_is_not_asked_again() -> None:
 
 
 def test_after_half_an_hour_of_silence_a_run_goes_on_at_its_last_checkpoint() -> None:
-    """Its session has timed out meanwhile; the agent that resumes it is reported what was going
-    on.
+    """Its session has timed out meanwhile; the agent that resumes it is told what was going on.
+
+    A checkpoint has the place in the list, not the pages parsed before: the caller keeps those.
     """
     client, memory = memory_client()
     parsed: list[str] = []
