@@ -366,7 +366,7 @@ class Snapshot(NamedTuple):
     Snapshots form a chain: each names its parent.
 
     Attributes:
-        snapshot_id: UUID.
+        snapshot_id: `snap_` and 12 hex digits if a client made it, a UUID if the processor did.
         parent_snapshot_id: The snapshot before it; None for the first.
         schema_version: Version of the schema of `state_json`, which the agent chooses.
         state_json: The state as JSON; all of it if `encoding` is `full`.
