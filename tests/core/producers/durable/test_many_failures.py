@@ -1,4 +1,7 @@
-"""A hundred runs whose tool fails at once: calls are limited in rate, and waits are spread."""
+"""A hundred runs of one process whose tool fails at once: its rate is limited, waits are spread.
+
+Processes do not share the rate. The runs share a clock that takes the place of the tools' waits.
+"""
 
 import heapq
 import itertools
