@@ -495,6 +495,7 @@ class PlanRunner:
                 on_error=lambda error: self._report_error(str(error)),
             )
             self._clients[name] = client
+            # Confirms at once, as these agents hold nothing: its figures are the protocol's.
             client.on_cleanup(lambda _request: None)
         return self._clients[name]
 

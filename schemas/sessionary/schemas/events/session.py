@@ -225,7 +225,8 @@ class ResourcesReleased(NamedTuple):
     Attributes:
         cleanup_id: The id of the request.
         actions: Every requested step, and whether it was done.
-        bytes_released: Memory that was freed, in bytes, if known.
+        bytes_released: Memory that was freed, in bytes, if known. The client gives the context's
+            size if every action was done.
         host_lost: The host is gone, with its resources; such clean-ups are counted separately.
     """
 

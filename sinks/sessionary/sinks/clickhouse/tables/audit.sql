@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS {database}.audit
     cleanup_actions Array(LowCardinality(String)) COMMENT 'actions that the clean-up asks for, not what was done',
     actions_done Array(LowCardinality(String)) COMMENT 'actions that a handler reports as done',
     actions_failed Array(LowCardinality(String)) COMMENT 'actions that a handler reports as failed',
-    bytes_released Nullable(Int64) COMMENT 'bytes that the handler reports as released',
+    bytes_released Nullable(Int64) COMMENT 'bytes of the context, if the handler did every action',
     host_lost Bool COMMENT 'whether the host is gone, so that no handler could run',
     compliance_tags Array(LowCardinality(String)) COMMENT 'tags of the laws that its classes of data fall under',
     user_id Nullable(String) CODEC(ZSTD(1)) TTL personal_expires COMMENT 'user for whom the agent works; null once personal data has expired',

@@ -20,5 +20,5 @@ ALTER TABLE {database}.v_cleanups
     COMMENT COLUMN actions_requested 'requested actions',
     COMMENT COLUMN actions_done 'actions reported as done',
     COMMENT COLUMN actions_failed 'actions reported as failed',
-    COMMENT COLUMN bytes_released 'bytes reported as released',
+    COMMENT COLUMN bytes_released 'bytes of the context, if every action was done',
     COMMENT COLUMN context_bytes 'size of the agent''s context in bytes, as reported';
