@@ -115,7 +115,7 @@ class KafkaProxy:
     """Forwards connections to the brokers of a cluster. A context manager starts and ends it."""
 
     def __init__(self, bootstrap_servers: str, host: str = "127.0.0.1", port: int = 0) -> None:
-        """`bootstrap_servers`: brokers as `host:port`. `port`: for the first one; 0 = a free one."""
+        """`bootstrap_servers`: brokers as `host:port`. `port`: of the first; 0 = a free one."""
         self._host, self._began_s = host, time.monotonic()
         self._lock = threading.RLock()
         self._listeners: dict[Address, socket.socket] = {}

@@ -226,7 +226,7 @@ def test_doctor_names_each_sink_that_is_not_well(environ: dict[str, str]) -> Non
 
 
 def test_the_version_of_the_driver_s_request_that_ends_a_transaction_is_named() -> None:
-    assert "speaks EndTxn v1: a partition is opened again if" in doctor._check_driver()
+    assert "speaks EndTxn v1: a producer is replaced if" in doctor._check_driver()
 
 
 def test_a_driver_that_logs_no_end_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
