@@ -233,7 +233,7 @@ def test_a_driver_that_logs_no_end_fails_the_check(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(doctor._DriverLog, "log", lambda *_: None)
     check = doctor._run_check("driver", doctor._check_driver, "")
     assert (check.ok, check.advice) == (False, "install the confluent-kafka that constraints.txt names")
-    assert "would be opened again after each" in check.found
+    assert "would be replaced after each" in check.found
 
 
 def test_doctor_compares_the_requests_of_some_minutes_and_says_which_it_could_not(
