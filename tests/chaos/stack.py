@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,6 +45,7 @@ from tests.chaos.schedule import (
     QUOTAS,
     SESSION_TIMEOUT_S,
     SINKS,
+    FaultKind,
 )
 from tests.chaos.small_disk import SmallDisk
 from tests.late_requests.proxy import KafkaProxy
@@ -65,14 +66,13 @@ _SPOOL_MIB, _STORE_MIB = 24, 96
 class ChaosStack:
     """All parts. `start` waits until they are ready; `close` stops them and removes the folder."""
 
-    def __init__(
-        self, logs: Path, *, brokers: int, small_disks: bool, quotas: bool = False, late_requests: bool = False
-    ) -> None:
+    def __init__(self, logs: Path, *, brokers: int, small_disks: bool, deck: Collection[FaultKind]) -> None:
         """Write logs to `logs`, which is kept after `close`. `brokers`: 1 or 3.
 
-        `quotas`: whether the role quotas is a part; `late_requests`: whether a proxy reads what the
-        workers send.
+        `deck`: the kinds of faults. Some need a part of their own: the role quotas, or a proxy that
+        reads what the workers send.
         """
+        quotas = "kill quotas" in deck
         self.logs = logs
         self._folder = tempfile.TemporaryDirectory(prefix="sessionary-chaos-")
         self.folder = Path(self._folder.name)
@@ -103,7 +103,7 @@ class ChaosStack:
             CRAMPED_STORE: SmallDisk(self.folder / "small-store", _STORE_MIB, mounted=small_disks),
         }
         proxied = ",".join(f"{LOOPBACK}:{proxy.port}" for proxy in self.proxies.values())
-        self.late_requests = KafkaProxy(proxied) if late_requests else None
+        self.late_requests = KafkaProxy(proxied) if "late requests" in deck else None
         self.environ = {
             "BOOTSTRAP_SERVERS": proxied,
             "TOPIC_PREFIX": PREFIX,

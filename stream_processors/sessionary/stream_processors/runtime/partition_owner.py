@@ -595,9 +595,9 @@ class PartitionOwner:
     async def _renew_producer(self, doubt: EndInDoubt) -> bool:
         """Replace the producer, and return whether the state is still that of the changelog.
 
-        The new one fences whoever has the partition. If the changelog ends behind this owner's last
-        commit, no other owner has committed since, and rows and position in memory are the last
-        ones: nothing is read again. After an abort it ends elsewhere. Otherwise the partition is to
+        The new one fences another owner, if there is one. If the changelog ends behind this owner's
+        last commit, no other owner has committed since, and rows and position in memory are the
+        last ones: nothing is read again. After an abort it ends elsewhere. Then the partition is to
         be opened again, which fences likewise. Raises `Lost`.
         """
         context, former = self._context, self._writer
