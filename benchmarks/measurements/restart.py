@@ -3,8 +3,8 @@
 Restart: the same instance is started again at once; measured until its first committed batch is
 read. Takeover: another worker runs beside it; measured until a batch of that worker is read from
 every partition that the killed one owned. Renewal: the broker's answer to the end of a transaction
-is lost 50 times, one after another; measured from each loss until the partition, which is opened
-again, has committed its next transaction.
+is lost 50 times, one after another; measured from each loss until the partition, whose producer is
+replaced, has committed its next transaction.
 """
 
 import statistics
@@ -210,7 +210,7 @@ def run(bench: Bench) -> list[Result]:
         Result("takeover by another worker, from the kill", "s", takeovers),
         Result(title, "s", beyond, Target("<=", 5.0), notes),
         Result(
-            "a partition opened again, from a lost answer to its next commit",
+            "a producer replaced, from a lost answer to its partition's next commit",
             "ms",
             renewals,
             Target("<=", RENEWAL_MS_MAX),

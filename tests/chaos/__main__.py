@@ -100,7 +100,7 @@ def _report_progress(load: Load, watch: CommitWatch, began_s: float, stop: threa
 def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
     began_s = time.monotonic()
     seconds, deck = options.minutes * 60, _deck(options, namespace=namespace)
-    stack = ChaosStack(logs, brokers=options.brokers, small_disks=namespace, quotas="kill quotas" in deck)
+    stack = ChaosStack(logs, brokers=options.brokers, small_disks=namespace, deck=deck)
     try:
         _say(f"starting {', '.join(stack.brokers)}, ClickHouse, two processors, four sinks")
         stack.start()

@@ -7,6 +7,7 @@ quotas       another worker is ready, and more runs took a slot than may have be
 sink         the offsets of its group move again
 a broker     each partition has a newer transaction, and each sink passes the end that its log had
              when the brokers answered
+late ones    each partition has a newer transaction
 ClickHouse   it has a row newer than the kill, or than the end of the slow phase
 agent        the spool of the dead process is drained; a frozen one knows that it is fenced off
 full spool   the agent's spool is drained after the disk has room again
@@ -26,6 +27,7 @@ from confluent_kafka import KafkaException
 from sessionary.infra.stack import api_ready
 from tests.chaos.agent_freeze import AgentFreezes
 from tests.chaos.commit_watch import CommitWatch
+from tests.chaos.late_requests import delay_requests
 from tests.chaos.load import Load
 from tests.chaos.quota_runs import QuotaRuns
 from tests.chaos.recovery import GO_ON_S_MAX, FaultOutcome, judge_recovery
@@ -39,7 +41,7 @@ _STOP_AND_GO_S = (0.45, 0.05)
 _BROKER_DELAY_S = 0.3
 _ASK_EVERY_S = 1.0
 _WITHOUT_CLICKHOUSE: frozenset[FaultKind] = frozenset(
-    {"kill processor", "freeze processor", "kill quotas", "full store"}
+    {"kill processor", "freeze processor", "kill quotas", "late requests", "full store"}
 )
 _RESET_EACH_S = 0.7
 _DELAY_S = 0.3
@@ -155,6 +157,8 @@ class Faults:
             case "freeze broker" | "cut network" | "slow network" | "reset connections":
                 self._stall_broker(fault)
                 return self._wait_broker(fault, f"for {fault.lasts_s:.0f} s")
+            case "late requests":
+                return self._delay_requests(fault)
             case "kill clickhouse":
                 self._stack.signal("clickhouse", signal.SIGKILL)
                 self._note_disturbance()
@@ -250,6 +254,13 @@ class Faults:
                     proxy.delay_packets(_DELAY_S)
                 time.sleep(fault.lasts_s)
                 proxy.pass_packets()
+
+    def _delay_requests(self, fault: Fault) -> FaultOutcome:
+        assert self._stack.late_requests is not None
+        note = delay_requests(self._stack.late_requests)
+        self._note_disturbance()
+        everywhere = set(range(PARTITIONS))
+        return self._wait_recovered(fault, now_ms(), lambda at_ms: self._watch.committed_since(everywhere, at_ms), note)
 
     def _hit_processor(self, fault: Fault) -> FaultOutcome:
         owned = self._watch.owned_by(fault.target)

@@ -16,6 +16,7 @@ FaultKind = Literal[
     "cut network",
     "slow network",
     "reset connections",
+    "late requests",
     "kill clickhouse",
     "slow clickhouse",
     "kill agent",
@@ -97,6 +98,8 @@ def _target(kind: FaultKind, rng: random.Random, brokers: Sequence[str], number:
             return CRAMPED_STORE
         case "kill quotas":
             return QUOTAS
+        case "late requests":
+            return "workers"
         case "kill broker" | "restart broker" | "freeze broker" | "cut network" | "slow network" | "reset connections":
             return _pick_broker(brokers, rng)
         case "kill clickhouse" | "slow clickhouse":

@@ -1,7 +1,8 @@
 """The real stack in a temporary folder: each part is a process that a supervisor restarts.
 
 servers      one broker or three, ClickHouse endpoint
-proxies      one between each broker and all parts; the harness itself reaches the brokers directly
+proxies      one between each broker and all parts; the harness itself reaches the brokers directly;
+             before them, in a run with late requests, one that reads what the workers send
 workers      two processors, static members w1 (memory) and w2 (RocksDB on a small disk)
 sinks        four
 quotas       one worker, in a run that kills it
@@ -13,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,8 +45,10 @@ from tests.chaos.schedule import (
     QUOTAS,
     SESSION_TIMEOUT_S,
     SINKS,
+    FaultKind,
 )
 from tests.chaos.small_disk import SmallDisk
+from tests.late_requests.proxy import KafkaProxy
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
 
@@ -63,11 +66,13 @@ _SPOOL_MIB, _STORE_MIB = 24, 96
 class ChaosStack:
     """All parts. `start` waits until they are ready; `close` stops them and removes the folder."""
 
-    def __init__(self, logs: Path, *, brokers: int, small_disks: bool, quotas: bool = False) -> None:
+    def __init__(self, logs: Path, *, brokers: int, small_disks: bool, deck: Collection[FaultKind]) -> None:
         """Write logs to `logs`, which is kept after `close`. `brokers`: 1 or 3.
 
-        `quotas`: whether the role quotas is a part.
+        `deck`: the kinds of faults. Some need a part of their own: the role quotas, or a proxy that
+        reads what the workers send.
         """
+        quotas = "kill quotas" in deck
         self.logs = logs
         self._folder = tempfile.TemporaryDirectory(prefix="sessionary-chaos-")
         self.folder = Path(self._folder.name)
@@ -97,8 +102,10 @@ class ChaosStack:
             CRAMPED: SmallDisk(self.folder / "small-spool", _SPOOL_MIB, mounted=small_disks),
             CRAMPED_STORE: SmallDisk(self.folder / "small-store", _STORE_MIB, mounted=small_disks),
         }
+        proxied = ",".join(f"{LOOPBACK}:{proxy.port}" for proxy in self.proxies.values())
+        self.late_requests = KafkaProxy(proxied) if "late requests" in deck else None
         self.environ = {
-            "BOOTSTRAP_SERVERS": ",".join(f"{LOOPBACK}:{proxy.port}" for proxy in self.proxies.values()),
+            "BOOTSTRAP_SERVERS": proxied,
             "TOPIC_PREFIX": PREFIX,
             "PARTITIONS": str(PARTITIONS),
             "CLICKHOUSE_URL": self.clickhouse_url,
@@ -119,6 +126,8 @@ class ChaosStack:
         """Start all parts. Raises `StartFailed` with the ends of the logs."""
         for proxy in self.proxies.values():
             self._closing.enter_context(proxy)
+        if self.late_requests is not None:
+            self._closing.enter_context(self.late_requests)
         self.servers.start()
         self.servers.wait_ready(_START_S)
         self.sinks.start()
@@ -241,7 +250,7 @@ class ChaosStack:
 
     def _worker(self, name: str, port: int) -> Part:
         # A fault is over when each partition has a newer transaction, be it of ticks alone.
-        more = {"INSTANCE": name, "API_PORT": str(port), "TICK_COMMIT_INTERVAL_MS": "1000"}
+        more = {"INSTANCE": name, "API_PORT": str(port), "TICK_COMMIT_INTERVAL_MS": "1000"} | self._read_by_proxy()
         operator = {OPERATOR_TOKEN: {"principal": "operator", "roles": ["operator"]}}
         tokens = {**{token: tenant for tenant, token in self.tokens.items()}, **operator}
         more["API_TOKENS"] = json.dumps(tokens)
@@ -253,8 +262,12 @@ class ChaosStack:
     def _quotas(self, port: int) -> Part:
         limits = self.folder / "quotas.json"
         limits.write_text(json.dumps({"tenants": {QUOTA_TENANT: {"concurrent_runs": QUOTA_SLOTS}}}))
-        more = {"INSTANCE": "q1", "API_PORT": str(port), "QUOTAS_FILE": str(limits)}
+        more = {"INSTANCE": "q1", "API_PORT": str(port), "QUOTAS_FILE": str(limits)} | self._read_by_proxy()
         return self.part(QUOTAS, [*_COMMAND, "serve", "quotas"], lambda: api_ready(f"http://{LOOPBACK}:{port}"), more)
+
+    def _read_by_proxy(self) -> dict[str, str]:
+        """Return the variables of parts that send transactions."""
+        return {} if self.late_requests is None else {"BOOTSTRAP_SERVERS": self.late_requests.address}
 
 
 def _succeeds(step: Callable[[], object]) -> bool:

@@ -390,6 +390,7 @@ def run_worker_case(kafka: KafkaSettings, processes: Processes, proxy: KafkaProx
     one.signal(signal.SIGTERM)
     assert one.wait(180)
     assert one.exit_code == 0
+    assert "goes on with a new producer: " in one.log.read_text(), "its changelog was not read again"
     check_everything(kafka)
 
 
@@ -473,3 +474,13 @@ def test_a_leader_s_address_in_an_answer_leads_around_the_proxy_no_more() -> Non
     request = Request("Produce", 10, 7)
     for tags in (b"\x00", endpoints):
         assert replace_addresses(request, answer + tags, lambda address: address) == answer + b"\x00"
+
+
+def test_a_proxy_stands_for_each_broker_that_is_named_and_holds_nothing_that_is_withdrawn() -> None:
+    end = Request("EndTxn", 1, 7, "id", True)
+    with KafkaProxy("127.0.0.1:1,127.0.0.1:2") as proxy:
+        assert len(set(proxy.address.split(","))) == 2
+        first, second = proxy.hold(lambda _: True), proxy.hold(lambda _: True)
+        proxy.withdraw(first)
+        assert proxy.find_wanted(end) is second
+        assert proxy.find_wanted(end) is None

@@ -115,8 +115,7 @@ class KafkaProxy:
     """Forwards connections to the brokers of a cluster. A context manager starts and ends it."""
 
     def __init__(self, bootstrap_servers: str, host: str = "127.0.0.1", port: int = 0) -> None:
-        """`bootstrap_servers`: one broker as `host:port`. `port`: the proxy's; 0 = a free one."""
-        name, _, number = bootstrap_servers.partition(",")[0].rpartition(":")
+        """`bootstrap_servers`: brokers as `host:port`. `port`: of the first; 0 = a free one."""
         self._host, self._began_s = host, time.monotonic()
         self._lock = threading.RLock()
         self._listeners: dict[Address, socket.socket] = {}
@@ -129,7 +128,8 @@ class KafkaProxy:
         self._answered = threading.Condition(self._lock)
         self._open: set[str | None] = set()  # transactional ids with an open transaction
         self.log: list[Note] = []
-        self.address = ":".join(map(str, self._address_for((name, int(number)), port)))
+        addresses = [self._address_for(broker, 0 if n else port) for n, broker in enumerate(_split(bootstrap_servers))]
+        self.address = ",".join(f"{host}:{number}" for host, number in addresses)
 
     def __enter__(self) -> "KafkaProxy":
         """Return the proxy, which listens since it was made."""
@@ -162,6 +162,12 @@ class KafkaProxy:
         """Deliver `late` before the next request that matches."""
         with self._lock:
             self._triggers.append((matches, late))
+
+    def withdraw(self, late: LateRequest) -> None:
+        """Hold no request for `late` any more, and deliver none by itself."""
+        with self._lock:
+            self._wanted = [each for each in self._wanted if each is not late]
+            self._triggers = [each for each in self._triggers if each[1] is not late]
 
     def note(self, text: str) -> None:
         """Add an entry to the log."""
@@ -343,6 +349,11 @@ class _Connection:
                 _shut(each)
         if self._late is None:
             self._proxy.forget(self._program, self._broker)
+
+
+def _split(bootstrap_servers: str) -> list[Address]:
+    parts = (server.rpartition(":") for server in bootstrap_servers.split(","))
+    return [(host, int(port)) for host, _, port in parts]
 
 
 def _shut(each: socket.socket) -> None:

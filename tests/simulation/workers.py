@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sessionary.schemas.records import SessionState, Tombstone
     from tests.simulation.world import World
 
+_UNKNOWN = -1  # where the changelog ends behind the owner's last commit
 Stage = Literal["fenced", "open", "begun", "finished", "written", "committed", "gone"]
 
 
@@ -40,7 +41,7 @@ class Owner:
         self.settings = world.draw_batch_limits()
         self.batch: UncommittedBatch | None = None
         self.outcome: BatchResult | None = None
-        self.index = self.saved = 0
+        self.index, self.saved = 0, _UNKNOWN
         self.request: RulesRequest | None = None
         self.setting: ClockSetting | None = None  # tried once, as by an owner that opens
         self.skips = 0  # how many records an operator wants left unfolded; tried once
@@ -71,6 +72,7 @@ class Owner:
         """Recover from the changelog, whole or compacted, or from the own store and its rest."""
         records = self.worker.recovery_records(self.partition)
         self.fold = opened(self.partition, self.settings, records, self.world.judge)
+        self.saved = _UNKNOWN
         for name in sorted(row_classes(self.fold)):
             self.world.mark(f"recovery: of a {name}")
         self.stage = "open"
@@ -145,10 +147,12 @@ class Owner:
     def _leave_finished(self) -> None:
         assert self.outcome is not None
         if self.ends.doubt is not None:
-            self.world.mark("transaction: none begun, the last end is in doubt")
-            self.stage = "fenced"
             self._renew_producer()
-            return
+            if self.saved != len(self.world.broker.changelogs[self.partition]):
+                self.world.mark("transaction: none begun, the last end is in doubt")
+                self.stage = "fenced"
+                return
+            self.world.mark("transaction: begun by a new producer")
         self.ends.begin()
         self.world.broker.write(self.partition, self.epoch, self.outcome)
         self.stage = "written"
@@ -159,6 +163,7 @@ class Owner:
         if chance < 0.04 * world.trouble:
             self._end(commits=False)
             self.ends.abort()
+            self.saved = _UNKNOWN  # the marker is behind it
             world.mark("transaction: aborted, folded again")
             self.stage = "open"
             return

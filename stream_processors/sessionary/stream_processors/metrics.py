@@ -134,8 +134,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_ticks_sent_total": "Ticks that the broker acknowledged.",
     "sessionary_processor_tick_age_seconds": "Seconds since the broker acknowledged the last tick, by partition; only "
     "partitions that need ticks.",
-    "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick, "
-    "registry, fetcher_renewed, judge (records that could not be judged: alert on them).",
+    "sessionary_processor_errors_total": "Faults by kind: aborted, renewed (the producer), reopened, hung, halted, "
+    "sought, stuck, tick, registry, fetcher_renewed, judge (records that could not be judged: alert on them).",
     "sessionary_processor_token_file_failures_total": "Failed attempts to read the token file; one a second until "
     "the file can be used.",
     "sessionary_processor_followers": "Open streams of followers of sessions, by the session's place: own (in a "

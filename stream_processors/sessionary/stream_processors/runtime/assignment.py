@@ -243,7 +243,9 @@ class Assignment:
 
     def _start_owner(self, partition: int, decision: OperatorDecision | None = None) -> None:
         former = self._retiring.pop(partition, None)
-        owner = PartitionOwner(self._context, partition, lambda: self._stores.store_of(partition), former, decision)
+        owner = PartitionOwner(
+            *(self._context, partition, lambda: self._stores.store_of(partition), former, decision), self._may_fence
+        )
         self.owners[partition] = owner
         owner.task.add_done_callback(lambda task: self._on_owner_end(owner, task))
         if partition in self._halts:
@@ -364,21 +366,30 @@ class Assignment:
         Without an answer for a session time-out, another worker may have the partition, which a new
         owner here would fence.
         """
-        if self._closed or self.is_rebalancing or self.owners.get(owner.partition) is not owner:
+        if not self._is_current(owner):
             return  # during a rebalance, the assignment decides
-        unheard_s = time.monotonic() - self._heartbeat_s()
-        if unheard_s <= self._context.settings.session_timeout_ms / 1_000:
+        if self._may_fence(owner):
             self.reopen_partition(owner.partition, decision)
             return
         if not waited:
             _log.warning(
                 "partition %(partition)d waits for its group, which has acknowledged no heartbeat for "
                 "%(unheard_s).0f s",
-                unheard_s=unheard_s,
+                unheard_s=time.monotonic() - self._heartbeat_s(),
                 partition=owner.partition,
             )
         look_again = functools.partial(self._reopen_if_current, owner, decision, waited=True)
         asyncio.get_running_loop().call_later(_HEARTBEAT_LOOK_S, look_again)
+
+    def _is_current(self, owner: PartitionOwner) -> bool:
+        return not self._closed and not self.is_rebalancing and self.owners.get(owner.partition) is owner
+
+    def _may_fence(self, owner: PartitionOwner) -> bool:
+        """Return whether the partition is surely this worker's and the owner's: the group said so
+        within a session time-out, and no rebalance is under way.
+        """
+        unheard_s = time.monotonic() - self._heartbeat_s()
+        return self._is_current(owner) and unheard_s <= self._context.settings.session_timeout_ms / 1_000
 
     def _update_gauges(self) -> None:
         metrics = self._context.metrics

@@ -24,9 +24,9 @@ from typing import Any
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
-from sessionary.stream_processors.core.model import LogRecord, RecentVerdicts
+from sessionary.stream_processors.core.model import BatchResult, LogRecord, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
-from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.errors import Aborted, EndInDoubt, Halted, Lost
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, position_lost, recover, seal_with
 from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, PendingDecision, RecordSkip
@@ -35,7 +35,7 @@ from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogTruncated, probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.pending_records import FollowingRecords, PendingRecords
-from sessionary.stream_processors.runtime.transaction import Seal, TransactionWriter
+from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal, TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
@@ -142,8 +142,11 @@ class PartitionOwner:
         open_store: Callable[[], Store],
         former: "PartitionOwner | None",
         decision: OperatorDecision | None = None,
+        may_fence: Callable[["PartitionOwner"], bool] = lambda _: True,
     ) -> None:
-        """`open_store` may block. `former`: the last owner here, whose end is awaited."""
+        """`open_store` may block. `former`: the last owner here, whose end is awaited. `may_fence`:
+        whether the partition is surely this worker's, so that a new producer fences none elsewhere.
+        """
         self.partition = partition
         self.state = context.job.new_state(partition)
         context.batch_limits.limit_batches(self.state)
@@ -164,6 +167,7 @@ class PartitionOwner:
         self.notifications = CommitNotifications()  # for readers; over once none is to be answered
         self._decision = PendingDecision(context, partition, decision)
         self._context = context
+        self._may_fence = may_fence
         self._open_store = open_store
         self._store: Store | None = None
         self._writer: TransactionWriter | None = None
@@ -175,6 +179,7 @@ class PartitionOwner:
         self._merged.set()
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
+        self._changelog_end: int | None = None  # its high watermark after the last commit; None before the first
         self.task = asyncio.create_task(free_frames_after(lambda: self._run(former)), name=f"partition-{partition}")
 
     @property
@@ -381,9 +386,7 @@ class PartitionOwner:
 
     async def _open_partition(self) -> None:
         begun_s, context = time.monotonic(), self._context
-        self._writer = await context.run_blocking(
-            TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
-        )
+        self._writer = await self._make_writer()
         await context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
         if (changelog_next := await self._read_changelog()) is None:
             return
@@ -541,18 +544,15 @@ class PartitionOwner:
 
         `started_at`: when its last records came (µs); now, if none came.
         """
-        assert self._writer is not None
         assert self._store is not None
-        writer, assignments, stored = self._writer, self._assignments, self._store.stored_row
+        assignments = self._assignments
         outcome = batch.finish(self._acknowledged_at, self.accesses)
         self._context.busy_partitions.note_begin(self.partition, time.monotonic())
         self._merged.clear()
         try:
             begun_at, seal = started_at or time.time_ns() // 1_000, self._make_seal(batch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
-                written = await self._context.run_bounded(
-                    self.partition, writer, writer.write_result, outcome, begun_at, seal, stored
-                )
+                written = await self._write_result(outcome, begun_at, seal)
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("a transaction is repeated: %(error)s", partition=self.partition, **error_fields(fault))
@@ -571,6 +571,7 @@ class PartitionOwner:
         if left:
             self._put_back(left)
         self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
+        self._changelog_end = written.changelog_next + 1  # the transaction's marker
         self.commits += 1
         self.committed_s = time.monotonic()
         self._context.note_commit(self.partition, outcome, batch.fold_s, written)
@@ -578,6 +579,49 @@ class PartitionOwner:
         self.notifications.notify_commit(outcome.rows)
         saved = SavedPosition(written.position, written.changelog_next, time.time())
         await self._context.save_rows(self._store, written.rows, saved)
+
+    async def _write_result(self, outcome: BatchResult, begun_at: int, seal: Seal) -> CommitReceipt:
+        """Write a batch in one transaction, by a new producer if the last one's end is in doubt."""
+        assert self._writer is not None
+        assert self._store is not None
+        write, given = self._context.run_bounded, (outcome, begun_at, seal, self._store.stored_row)
+        try:
+            return await write(self.partition, self._writer, self._writer.write_result, *given)
+        except EndInDoubt as doubt:
+            if not await self._renew_producer(doubt):
+                raise
+        return await write(self.partition, self._writer, self._writer.write_result, *given)
+
+    async def _renew_producer(self, doubt: EndInDoubt) -> bool:
+        """Replace the producer, and return whether the state is still that of the changelog.
+
+        The new one fences another owner, if there is one. If the changelog ends behind this owner's
+        last commit, no other owner has committed since, and rows and position in memory are the
+        last ones: nothing is read again. After an abort it ends elsewhere. Then the partition is to
+        be opened again, which fences likewise. Raises `Lost`.
+        """
+        context, former = self._context, self._writer
+        assert former is not None
+        if self._changelog_end is None or not self._may_fence(self):
+            return False
+        self._writer = await self._make_writer()
+        former.discard()
+        await context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
+        if await context.run_blocking(context.changelog_end, self.partition) != self._changelog_end:
+            return False
+        context.metrics.errors.labels("renewed").inc()
+        _log.warning(
+            "partition %(partition)d goes on with a new producer: %(error)s",
+            partition=self.partition,
+            **error_fields(doubt),
+        )
+        return True
+
+    async def _make_writer(self) -> TransactionWriter:
+        context = self._context
+        return await context.run_blocking(
+            TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
+        )
 
     def _make_seal(self, batch: OpenBatch) -> Seal:
         assert self._store is not None

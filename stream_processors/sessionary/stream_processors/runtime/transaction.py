@@ -10,9 +10,8 @@ Everything here blocks and runs in an executor, in one thread at a time.
 A transaction ends with an `EndTxn` request. The driver repeats one whose answer is lost, and the
 broker may get the first one later: then it ends the *next* transaction of the same producer
 (KIP-890; librdkafka speaks version 1 of the request, which cannot tell them apart). A producer
-whose last end is in doubt therefore begins no other transaction: the partition is opened again, by
-a producer with a new epoch, and the late request is refused. To replace the producer in place would
-fence an owner that has taken the partition over meanwhile.
+whose last end is in doubt therefore begins no other transaction: the owner of the partition
+replaces it by one with a new epoch, and the late request is refused.
 """
 
 import logging

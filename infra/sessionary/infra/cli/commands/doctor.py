@@ -62,7 +62,7 @@ _WELL: Final = "ok"
 _TEXT_BYTES_MAX: Final = 4_096
 _DRIVER_ADVICE: Final = "install the confluent-kafka that constraints.txt names"
 _SAFE_END: Final = 5  # KIP-890: with it each transaction has a new epoch
-_REOPENED: Final = "a partition is opened again if the end of its last transaction is in doubt"
+_REOPENED: Final = "a producer is replaced if the end of its last transaction is in doubt"
 
 
 def find_sink_faults(environ: Mapping[str, str], timeout_s: float) -> dict[str, str | None]:
@@ -174,7 +174,7 @@ def _check_driver() -> str:
         raise _CheckError(f"{driver} cannot end a transaction of its own mock: {error}", _DRIVER_ADVICE) from None
     if ends.doubt is not None or not driver_log.versions:
         raise _CheckError(
-            f"{driver} does not log a transaction's end as expected: its partition would be opened again after each",
+            f"{driver} does not log a transaction's end as expected: its producer would be replaced after each",
             _DRIVER_ADVICE,
         )
     version = driver_log.versions[-1]

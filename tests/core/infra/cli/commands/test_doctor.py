@@ -226,14 +226,14 @@ def test_doctor_names_each_sink_that_is_not_well(environ: dict[str, str]) -> Non
 
 
 def test_the_version_of_the_driver_s_request_that_ends_a_transaction_is_named() -> None:
-    assert "speaks EndTxn v1: a partition is opened again if" in doctor._check_driver()
+    assert "speaks EndTxn v1: a producer is replaced if" in doctor._check_driver()
 
 
 def test_a_driver_that_logs_no_end_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor._DriverLog, "log", lambda *_: None)
     check = doctor._run_check("driver", doctor._check_driver, "")
     assert (check.ok, check.advice) == (False, "install the confluent-kafka that constraints.txt names")
-    assert "would be opened again after each" in check.found
+    assert "would be replaced after each" in check.found
 
 
 def test_doctor_compares_the_requests_of_some_minutes_and_says_which_it_could_not(
