@@ -25,8 +25,8 @@ def claims_authority(value: bytes | None) -> bool:
     return isinstance(found, QuotaVerdict | RulesActivation)
 
 
-def with_signature(key: bytes | None, value: bytes | None, headers: Headers = ()) -> Headers:
+def with_signature(key: bytes | None, value: bytes | None, headers: Headers = (), keys: SigningKeys = KEYS) -> Headers:
     """Return the headers of a record, signed if it claims authority and has no signature yet."""
     if any(name == SIGNATURE for name, _ in headers) or value is None or not claims_authority(value):
         return headers
-    return [*headers, KEYS.sign(key, value)]
+    return [*headers, keys.sign(key, value)]
