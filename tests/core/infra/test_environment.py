@@ -105,7 +105,7 @@ def test_signing_keys_are_made_once_random_and_for_their_owner_only(tmp_path: Pa
     assert path.read_bytes() == made
     assert make_signing_keys(other)
     assert parse_signing_keys(other.read_bytes()).items().isdisjoint(parse_signing_keys(made).items())
-    with pytest.raises(SettingsError, match="the signing keys cannot be written: .*nowhere"):
+    with pytest.raises(SettingsError, match="the signing keys cannot be written"):
         make_signing_keys(tmp_path / "nowhere" / "keys.json")
 
 
