@@ -5,7 +5,7 @@ import io
 import re
 import struct
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from fastavro import schemaless_reader
 
 from tests.auditor.avro_schemas import schemas_by_fingerprint
 from tests.auditor.rules import OUTPUT_BYTES, REJECTED_BYTES, RULES
+from tests.auditor.signatures import is_signed
 
 Row = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -29,7 +30,17 @@ class LogEntry(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    replayed: bool = False  # an operator sent it again
+    headers: Sequence[tuple[str, bytes]] = ()
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether an operator sent the record again."""
+        return any(name == "replayed_from" for name, _ in self.headers)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether a server role has signed the record."""
+        return is_signed(self.key, self.value or b"", self.headers)
 
 
 class Rejection(Exception):

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tests.auditor.decoding import LogEntry, Row, decode_record
 
@@ -98,7 +98,7 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEnt
                     key, value = message.key(), message.value()
                     assert not isinstance(key, str)
                     assert not isinstance(value, str)
-                    found.append(LogEntry(*place, message.timestamp()[1], key, value))
+                    found.append(LogEntry(*place, message.timestamp()[1], key, value, _headers_of(message)))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unread.discard(place[0])
                 else:
@@ -106,6 +106,12 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEnt
         return sorted(found, key=lambda entry: entry[:2])
     finally:
         consumer.close()
+
+
+def _headers_of(message: Message) -> list[tuple[str, bytes]]:
+    found = message.headers() or []
+    pairs = found.items() if isinstance(found, dict) else found
+    return [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in pairs]
 
 
 def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]], dict[int, int]]:

@@ -96,7 +96,9 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
     def begin_announced_rules(self, entry: LogEntry) -> None:
         """Begin the announced rules if the record says so."""
         decision = self.announced
-        if decision is not None and entry.offset >= decision.offset and begun_rules(entry) == decision.version:
+        if decision is None or entry.offset < decision.offset:
+            return
+        if begun_rules(entry) == decision.version and entry.is_signed:
             self.rules, self.announced = decision.version, None
             self.quotas, self.session_quotas = decision.quotas, decision.session_quotas
             self.resume_ms, self.token_quotas = decision.resume_ms, decision.token_quotas

@@ -57,8 +57,11 @@ class PartitionOracle(PauseModel):
         row: Row | None = None
         self.late_reported = self.of_session = self.is_unreported = False
         try:
-            if 0 < begun_rules(entry) <= self.rules:
-                return "tick"
+            if begun := begun_rules(entry):
+                if not entry.is_signed:
+                    raise Rejection("bad_signature")
+                if begun <= self.rules:
+                    return "tick"
             try:
                 event_type, fields = read_event(entry.value, self.rules)
             except Rejection:
@@ -67,6 +70,8 @@ class PartitionOracle(PauseModel):
                 raise
             if event_type == "tick" and key is None:
                 return "tick"
+            if event_type in (ACTIVATION, VERDICT) and key_parts(key)[0] and not entry.is_signed:
+                raise Rejection("bad_signature")
             if event_type == VERDICT and key is not None and key_parts(key)[0]:
                 self.judge_verdict(key, fields)
                 return "tick"
@@ -107,6 +112,8 @@ class PartitionOracle(PauseModel):
             raise Rejection("foreign_tenant")
         if envelope["session_id"] != session:
             raise Rejection("key_mismatch")
+        if by_operator(fields) and not self.entry.is_signed:
+            raise Rejection("bad_signature")
         if row is None:
             if partition_of(key, self.partitions) != self.number:
                 raise Rejection("wrong_partition")
@@ -121,7 +128,7 @@ class PartitionOracle(PauseModel):
             raise Rejection(fault)
         if row is None:
             return self.create_session(key, envelope, fields)
-        if self.entry.replayed and self.fills_gap(key, row, kind, envelope, fields):
+        if self.entry.is_replayed and self.fills_gap(key, row, kind, envelope, fields):
             self.notify_tokens(row, kind, fields)
             return "applied"
         if kind != "heartbeat" and self.is_duplicate(row, envelope):

@@ -86,7 +86,7 @@ LONG_TEXTS = {
 }
 TIMES = ("occurred_at", "at", "due_at", "retain_until", "updating_at", "persisting_at")
 OWN_NUMBERS = ("epoch", "producer_seq", *TIMES)
-SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
+SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member", "bad_signature"}
 DAY_MS = 86_400_000
 TOMBSTONE_MS = 14 * DAY_MS
 

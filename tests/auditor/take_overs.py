@@ -70,7 +70,7 @@ def read_trails(evidence: Evidence, lines: Iterable[Line]) -> dict[Session, Trai
         is_rejected = (line.entry.partition, line.entry.offset) in rejected
         is_repeated = (line.producer, line.seq) in known
         known.add((line.producer, line.seq))
-        if is_repeated or line.entry.replayed:
+        if is_repeated or line.entry.is_replayed:
             continue
         is_own = kind in RUN_TYPES and (session, envelope["run_id"]) in detached  # it goes on in any epoch
         is_old = envelope["epoch"] < _epoch_at(begun[session], line.entry.offset)

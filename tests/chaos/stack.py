@@ -36,6 +36,7 @@ from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 from tests.auditor.evidence import TABLES, query_rows
+from tests.auditor.signatures import SECRETS
 from tests.chaos.schedule import (
     CRAMPED,
     CRAMPED_STORE,
@@ -112,6 +113,7 @@ class ChaosStack:
             "CLICKHOUSE_DATABASE": DATABASE,
             "CONTROL_URL": self.control_urls["w1"],
             "API_TOKENS": json.dumps({token: tenant for tenant, token in self.tokens.items()}),
+            "SIGNING_KEYS": json.dumps(SECRETS),
             "SESSION_TIMEOUT_MS": str(int(SESSION_TIMEOUT_S * 1_000)),
             "SINK_SESSION_TIMEOUT_MS": "6000",
         }

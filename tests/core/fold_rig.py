@@ -1,6 +1,5 @@
 """A partition's fold and its transactions, each within the topics' limits; without an oracle."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
@@ -15,10 +14,12 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.tombstones import DAY_MS
 from sessionary.stream_processors.runtime.job import PlainProduced, processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
+from tests.auditor.signatures import SECRETS
 from tests.core.oracle_rig import START_MS, outcome_text
 from tests.support.event_factory import TICK, EventFactory
+from tests.support.signing import Headers, with_signature
 
-_SETTINGS = ProcessorSettings(partitions=1)
+_SETTINGS = ProcessorSettings(partitions=1, signing_keys=SECRETS)
 JOB = processor_job(_SETTINGS)
 FINISHED_RUN_MS = FINISHED_RUN_DAYS * DAY_MS
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in _SETTINGS.topics._asdict().items()}
@@ -39,6 +40,12 @@ def activation_bytes(rules: RuleSet, principal: str = "ops") -> bytes:
     return encode_record(RulesActivation(*rules, principal, "w1"))
 
 
+def activation_record(offset: int, at_ms: int, rules: RuleSet) -> LogRecord:
+    """Return that record as the log has it, signed."""
+    value = activation_bytes(rules)
+    return LogRecord(offset, at_ms, None, value, with_signature(None, value))
+
+
 class FoldRig:
     """A fold of one partition; `at` is the next record's append time in ms."""
 
@@ -50,8 +57,12 @@ class FoldRig:
         self.written: list[PlainProduced] = []
         self.outcome: BatchResult | None = None
 
-    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
-        """Fold a record as a batch of its own; return `applied`, `rejected late` and the like."""
+    def append(self, key: bytes | None, value: bytes | None, headers: Headers = ()) -> str:
+        """Fold a record as a batch of its own; return `applied`, `rejected late` and the like.
+
+        What only a server role may write is signed.
+        """
+        headers = with_signature(key, value, headers)
         return outcome_text(self.append_batch(LogRecord(self.offset, self.at, key, value, headers)))
 
     def append_batch(self, *records: LogRecord) -> BatchResult:

@@ -1,6 +1,5 @@
 """Feeds the same records to a partition's fold and to the oracle; both must agree after each."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from sessionary.schemas.codec import Decoder, encode_record
@@ -33,9 +32,10 @@ from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, agent_summa
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.judges import JUDGE, STREAMS
 from tests.support.second_rules import SECOND_RULES
+from tests.support.signing import KEYS, Headers, with_signature
 
 # Tombstones are packed in twos, so that few sessions reach all of that.
-SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2))
+SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2), keys=KEYS)
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
 ChildRow = StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState | MessageState | AgentState
@@ -189,8 +189,15 @@ class OracleRig:
     def oracle(self) -> Any:
         return self.all_partitions.partitions[self.partition]
 
-    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
-        """Append a record, let both sides judge it, and fail if they differ."""
+    def append(self, key: bytes | None, value: bytes | None, headers: Headers = ()) -> str:
+        """Append a record, let both sides judge it, and fail if they differ.
+
+        What only a server role may write is signed.
+        """
+        return self.forge(key, value, with_signature(key, value, headers))
+
+    def forge(self, key: bytes | None, value: bytes | None, headers: Headers = ()) -> str:
+        """Append a record with just these headers."""
         record = LogRecord(self.next_offset, self.at, key, value, headers)
         self.log.append(record)
         batch = self.fold.begin()
@@ -201,7 +208,7 @@ class OracleRig:
         for lines in ("audits", "rejected", "cleanups", "tasks", "migrations", "notices"):
             getattr(self.oracle, lines).clear()
         expected = self.all_partitions.apply_record(
-            LogEntry(self.partition, record.offset, record.timestamp_ms, key, value, "replayed_from" in dict(headers))
+            LogEntry(self.partition, record.offset, record.timestamp_ms, key, value, headers)
         )
         assert outcome_text(outcome) == expected
         written = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)

@@ -24,6 +24,7 @@ from tests.core.random_agents import AGENT_FIELDS, INVALID_ENVELOPES, LIMITS, NE
 from tests.core.run_moves import ARTIFACT_WAY, ERRORS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
 from tests.support.broken_headers import BrokenMessage
 from tests.support.event_factory import TICK, EventFactory, snapshot
+from tests.support.signing import KEYS, claims_authority
 from tests.support.sink_records import audit_record, batch_record
 
 PARTITIONS = 4
@@ -42,6 +43,7 @@ _OTHER_RECORDS = (
 _BAD_KEYS = (None, b"", b"acme:x", b"\xff", b"\0position", b"acme:" + b"\0" * 36, b"k" * 40_000)
 _STARTABLE = (*LIMITS[:10], *[Limits(max_duration_ms=20_000)] * 4)
 _TICK_MS = (1, *(900, 1_000, 2_500, 5_000) * 10, 5_001)  # the last one makes an outage
+_FORGED_BELOW = 0.15  # of what only a server role may write, the share without a signature
 _CROWD = 90  # producers of one session, more than it takes
 _LARGE_EVERY = 400  # records
 _UNSOUND_SHARE_MIN = 0.45  # of all records: those that are made so that they do not decode; a few do
@@ -388,4 +390,6 @@ class RecordFuzzer:
             headers = [
                 (self._random.choice(names), self._random.choice(values)) for _ in range(self._random.randint(1, 4))
             ]
+        if chance > _FORGED_BELOW and value is not None and claims_authority(value):
+            headers.append(KEYS.sign(key, value))
         return FuzzedRecord(key, value, Message("t", 0, 0, headers=headers or None))

@@ -50,7 +50,7 @@ def recorded_rig() -> tuple[OracleRig, list[EventFactory]]:
 def evidence_of(rig: OracleRig) -> Evidence:
     """Return topics, tables and journals as if a processor had written the fold's output."""
     rules = rig.first_position.rules.version
-    log = [LogEntry(0, record.offset, record.timestamp_ms, record.key, record.value) for record in rig.log]
+    log = [LogEntry(0, *record) for record in rig.log]
     outputs: dict[str, list[tuple[LogEntry, Row]]] = {name: [] for name in OUTPUTS}
     for number, outcome in enumerate(rig.outcomes, 1):
         counts = outcome.counts

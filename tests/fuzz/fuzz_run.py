@@ -42,6 +42,7 @@ from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.pending_records import LazyRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
+from tests.auditor.signatures import SECRETS
 from tests.core.oracle_rig import START_MS
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, RecordFuzzer
 from tests.fuzz.column_check import ColumnCheck
@@ -49,7 +50,7 @@ from tests.fuzz.full_sessions import full_sessions
 from tests.fuzz.story_fuzzer import StoryFuzzer
 from tests.support.event_factory import TICK
 
-SETTINGS = ProcessorSettings(partitions=PARTITIONS)
+SETTINGS = ProcessorSettings(partitions=PARTITIONS, signing_keys=SECRETS)
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in SETTINGS.topics._asdict().items()}
 BUILDERS: dict[str, RowBuilder] = {
     SETTINGS.topics.audit: audit_row,

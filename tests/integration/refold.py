@@ -15,6 +15,7 @@ from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.support.judges import JUDGE
 from tests.support.row_differences import row_differences, row_key
+from tests.support.signing import KEYS
 
 _ANNOUNCED = re.compile(
     r"rules (\d+) begin, after rules \d+; rows have at most (\d+) bytes, outputs (\d+), rejected records (\d+); "
@@ -61,7 +62,7 @@ def refold(
         (line for line in trail if line.kind == "decision" or line.event_type in _SKIPS), key=_place, reverse=True
     )
     result = RefoldResult(judge, {}, [], [], [], 0)
-    odd = settings._replace(records_max=37)
+    odd = settings._replace(records_max=37, keys=KEYS)
     timers = 0
     for partition, records in sorted(log.items()):
         fold = PartitionState(partition, odd, Decoder(), judge)

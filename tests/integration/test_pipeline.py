@@ -201,7 +201,7 @@ def check_oracle(kafka: KafkaSettings, audits: list[AuditRecord], rejected: list
     """The oracle, which shares no code with the processor, computes the same."""
     _, ends = table_in_kafka(kafka)
     entries = [
-        oracle.LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value)
+        oracle.LogEntry(partition, *record)
         for partition, records in cut(log_in_kafka(kafka), ends).items()
         for record in records
     ]

@@ -14,6 +14,7 @@ from sessionary.schemas.topics import EVENT_BYTES_MAX
 from sessionary.schemas.types import Limits, Snapshot
 from tests.recorded.stage import Watch
 from tests.support.event_factory import EventFactory, payload_of
+from tests.support.signing import with_signature
 
 Headers = Sequence[tuple[str, str | bytes | None]]
 # What a script waits for: seconds, or a condition.
@@ -110,8 +111,8 @@ class Actor:
         }
         written = self.agent.envelope(event_type, **(usual | (envelope or {})))
         payload = self._chained(event_type, payload_of(event_type, **fields))
-        headers: list[tuple[str, str | bytes | None]] = list(event_headers(written))
-        return encode_event(Event(written, payload)), headers
+        value = encode_event(Event(written, payload))
+        return value, list(with_signature(self.key, value, event_headers(written)))
 
     def _chained(self, event_type: str, payload: Any) -> Any:
         """Let a snapshot without a parent follow the last one that was sent, taken or not."""

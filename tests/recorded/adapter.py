@@ -17,6 +17,7 @@ from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS
 from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.runtime.job import Job, processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
+from tests.auditor.signatures import SECRETS
 from tests.recorded.log_format import LoggedEvent, Output, RecordedSettings
 
 _DECODER = Decoder()
@@ -172,6 +173,7 @@ def _opened(
         outage_ms=settings.outage_ms,
         outage_grace_ms=settings.outage_grace_ms,
         instance="recorded",
+        signing_keys=SECRETS,
     )
     judge = SessionJudge(CHILDREN, tombstone_ms=settings.tombstone_ms)
     bounds = PartitionSettings(
@@ -183,6 +185,7 @@ def _opened(
         _UNBOUNDED,
         timers_max,
         _UNBOUNDED,
+        keys=processor.keys,
     )
     state = PartitionState(partition, bounds, _DECODER, judge)
     state.finish_loading()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.records import AuditRecord
 from tests.simulation.adapter import JUDGE, BatchResult, Counts, Judge, LogRecord, Stored, changelog_of
+from tests.support.signing import Headers
 
 Mark = Callable[[str], None]
 NOTHING_COUNTED = Counts(0, 0, 0, 0, 0, 0, 0, 0)
@@ -72,11 +73,13 @@ class Broker:
         self._last_commits = [True] * partitions  # whether the last end was a commit
         self._late: list[list[LateEnd]] = [[] for _ in range(partitions)]
 
-    def append(self, partition: int, key: bytes | None, value: bytes | None, now_ms: int) -> LogRecord:
+    def append(
+        self, partition: int, key: bytes | None, value: bytes | None, now_ms: int, headers: Headers = ()
+    ) -> LogRecord:
         """Append a record with a timestamp; sometimes leave offsets without records before it."""
         if self._rng.random() < 0.03:
             self.leave_gap(partition)
-        record = LogRecord(self._next[partition], now_ms + self.skew_ms, key, value)
+        record = LogRecord(self._next[partition], now_ms + self.skew_ms, key, value, headers)
         self._next[partition] += 1
         self.events[partition].append(record)
         return record

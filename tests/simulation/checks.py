@@ -83,7 +83,7 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
     whole.partitions = {partition: whole.partitions[partition]}
     whole.partitions[partition].decisions += decisions_of(line._asdict() for line in decisions_in(outputs))
     for record in world.broker.events[partition]:
-        whole.apply_record(LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value))
+        whole.apply_record(LogEntry(partition, *record))
     whole.partitions[partition].take_decisions(1 << 62)
     found = [
         re.sub(r"\{.*\}: ", "", fault)

@@ -35,6 +35,7 @@ class Sent(NamedTuple):
     key: bytes | None
     value: bytes | None
     acknowledged: bool = False
+    forged: bool = False  # without the signature of a server role
 
 
 def session_of(tenant: str, name: str, service: str, partitions: int) -> Session:
@@ -89,7 +90,11 @@ class Process:
         partition = session.partition
         if self.world.rng.random() < 0.01 * self.world.trouble:
             partition = self.world.rng.randrange(self.world.shape.partitions)  # another partitioner
-        sent = Sent(what, partition, session.encoded, event_bytes(event_type, fields, **envelope))
+        forged = fields.get("as_operator") is True and self.world.rng.random() < 0.1 * self.world.trouble
+        if forged:
+            self.world.mark("operator: forged")
+        value = event_bytes(event_type, fields, **envelope)
+        sent = Sent(what, partition, session.encoded, value, forged=forged)
         self.queue.append(sent)
         if self.spools and not beats:
             self.journal.append(sent)

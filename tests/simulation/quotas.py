@@ -14,6 +14,7 @@ from sessionary.schemas.records import QuotaNotice, RulesActivation, RunState, S
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import QuotaName
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.quota.claims import verdict_on
 from sessionary.stream_processors.core.quota.judge import QuotaJudge
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.quotas.verdict_sender import PendingVerdict, pending_verdicts
@@ -64,7 +65,7 @@ class QuotaWorker:
     def step(self) -> None:
         """Do something, if there are quotas."""
         if self.is_on:
-            self.rng.choice((self.carry, self.fold, self.send, self.send, self.send_late))()
+            self.rng.choice((self.carry, self.fold, self.send, self.send, self.send_late, self.forge))()
 
     def carry(self) -> None:
         """Let what some transactions of a partition reported come to the log of quotas, in
@@ -117,14 +118,27 @@ class QuotaWorker:
         if self.stale:
             self.deliver(self.rng.choice(self.stale))
 
-    def deliver(self, pending: PendingVerdict) -> None:
+    def forge(self) -> None:
+        """Let a client grant itself a slot, as far as it can: it has no key."""
+        waiting = [
+            PendingVerdict(row.tenant_id, claim, verdict_on(row, claim._replace(state="granted"), "mallory"))
+            for row in self.state.rows.values()
+            for claim in row.claims
+            if claim.state == "waiting"
+        ]
+        if waiting and self.world.trouble:
+            self.world.mark("quota: a forged verdict")
+            self.deliver(self.rng.choice(waiting), forged=True)
+
+    def deliver(self, pending: PendingVerdict, *, forged: bool = False) -> None:
         partition = partition_of(pending.key, self.world.shape.partitions)
         if self.world.broker.up:
             of_session = "" if pending.verdict.run_id else " a session"
-            self.world.mark(f"quota: {'granted' if pending.verdict.granted else 'rejected'}{of_session}")
+            if not forged:
+                self.world.mark(f"quota: {'granted' if pending.verdict.granted else 'rejected'}{of_session}")
             if pending.verdict.token_limit is not None:
                 self.world.mark("quota: rejected because of tokens")
-            self.world.log(Sent("verdict", partition, pending.key, encode_record(pending.verdict)))
+            self.world.log(Sent("verdict", partition, pending.key, encode_record(pending.verdict), forged=forged))
             self.world.sent_records.pop()
 
     def finish(self) -> None:

@@ -200,7 +200,7 @@ def check_replays(rig: RepairRig) -> None:
     assert dict(fold.rows.items()) == dict(rig.fold.rows.items())
     assert at < len(wanted)
     lines = [line._asdict() for line in rig.audits]
-    entries = [LogEntry(0, record.offset, record.timestamp_ms, record.key, record.value) for record in rig.log]
+    entries = [LogEntry(0, *record) for record in rig.log]
     oracle = replay_log(entries, 1, decisions_of(lines))
     rejected = [line._asdict() for outcome in rig.outcomes for _, line in outcome.records_on("rejected")]
     assert find_differences(oracle, lines, rejected) == []

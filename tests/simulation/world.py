@@ -20,6 +20,7 @@ from tests.simulation.quotas import QuotaWorker
 from tests.simulation.sinks import ClickHouse, SinkGroup
 from tests.simulation.workers import Cluster
 from tests.support.event_factory import TICK
+from tests.support.signing import KEYS, with_signature
 
 OUTAGE_MS, OUTAGE_GRACE_MS = 5_000, 25_000
 WEEKS_MS = 15 * 86_400_000
@@ -69,7 +70,9 @@ class World:
         self.sent_records: list[Sent] = []
         self.ticked_ms = 0
         self.shape = draw_shape(rng)
-        self.settings = PartitionSettings("sessionary.events", self.shape.partitions, OUTAGE_MS, OUTAGE_GRACE_MS)
+        self.settings = PartitionSettings(
+            "sessionary.events", self.shape.partitions, OUTAGE_MS, OUTAGE_GRACE_MS, keys=KEYS
+        )
         self.broker = Broker(rng, Random(f"late ends {seed}"), self.shape.partitions, self.mark, judge)
         self.quotas = QuotaWorker(self)
         self.clickhouse = ClickHouse()
@@ -95,7 +98,8 @@ class World:
         """Append a client's record to the log; does nothing during an outage."""
         if not self.broker.up:
             return
-        record = self.broker.append(sent.partition, sent.key, sent.value, self.now_ms)
+        headers = () if sent.forged else with_signature(sent.key, sent.value)
+        record = self.broker.append(sent.partition, sent.key, sent.value, self.now_ms, headers)
         self.sent_records.append(sent)
         self.trace(
             "log %d:%d at %.3f  %s", sent.partition, record.offset, self._logged_s(record.timestamp_ms), sent.what
@@ -139,8 +143,9 @@ class World:
         """Let owners write the record with which announced rules begin; clients may forge it."""
         partitions = {owner.partition for owner in self.cluster.ready_owners() if owner.fold.position.announced}
         if self.rng.random() < 0.2:
-            partitions |= {self.rng.randrange(self.shape.partitions)}
+            forged = Sent("rules forged", self.rng.randrange(self.shape.partitions), None, self.quotas.activation)
             self.mark("rules: a client's record")
+            self.log(forged._replace(forged=True))
         for partition in sorted(partitions) if self.broker.up else ():
             self.log(Sent("rules begin", partition, None, self.quotas.activation))
             self.sent_records.pop()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from sessionary.producers.testing.judged_event import MEMORY_KEYS
 from sessionary.producers.testing.judged_log import Judge
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
@@ -13,14 +14,18 @@ from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.settings import SinkSettings
 from tests.support.aged_rows import AgedRows
 from tests.support.event_factory import EventFactory
+from tests.support.signing import Headers, with_signature
 
 
-class _Replayed:
-    """The message of a record that was sent again after a rejection."""
+class _Headed:
+    """A message with headers."""
+
+    def __init__(self, headers: Headers) -> None:
+        self._headers = list(headers)
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """Return its one header."""
-        return [(REPLAYED_FROM, b'"events:0:1"')]
+        """Return them."""
+        return self._headers
 
     def set_headers(self, headers: list[tuple[str, str | bytes | None]], /) -> None:
         """Do nothing: reading the headers does not fail."""
@@ -35,10 +40,14 @@ class JudgedRows:
         self._history: list[RawRecord] = []
 
     def append(self, key: bytes, value: bytes, *, replayed: bool = False) -> str:
-        """Judge a record; return `applied`, `duplicate`, or the reason of its rejection."""
+        """Judge a record; return `applied`, `duplicate`, or the reason of its rejection.
+
+        What only a server role may write is signed.
+        """
         self.judge.now_ms += 1_000
-        source = _Replayed() if replayed else NO_HEADERS
-        headers = source.headers() or []
+        given = [(REPLAYED_FROM, b'"events:0:1"')] if replayed else []
+        headers = with_signature(key, value, given, MEMORY_KEYS)
+        source = _Headed(headers) if headers else NO_HEADERS
         offset, rejection, repeated_id = self.judge.judge_record(0, key, value, headers)
         self._history.append(RawRecord("events", 0, offset, self.judge.now_ms, key, value, source))
         return rejection or ("applied" if repeated_id is None else "duplicate")

@@ -17,6 +17,7 @@ from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, EnvSettings, KafkaSettings
 from sessionary.schemas.settings.librdkafka_options import option_variable
 from sessionary.schemas.topics import topic_specs
+from tests.auditor.signatures import SECRETS
 from tests.support.waiting import wait_until
 
 PARTITIONS = 4
@@ -163,14 +164,17 @@ def run_sql(clickhouse: ClickHouseSettings, sql: str) -> str:
 
 
 def environment(*groups: EnvSettings, **more: str) -> dict[str, str]:
-    """Return settings as `SESSIONARY_*` variables; `more` are further fields by name."""
-    variables: dict[str, str] = {}
+    """Return settings as `SESSIONARY_*` variables; `more` are further fields by name.
+
+    Each test pipeline has the same signing keys, which the auditor knows.
+    """
+    variables = {ENV_PREFIX + "SIGNING_KEYS": json.dumps(SECRETS)}
     for group in groups:
         for name in type(group).model_fields:
             value = getattr(group, name)
             if name == "librdkafka":
                 variables |= {option_variable(option): setting for option, setting in value.items()}
-            elif value is not None:
+            elif value not in (None, {}):
                 plain = value.get_secret_value() if isinstance(value, SecretStr) else value
                 variables[ENV_PREFIX + name.upper()] = json.dumps(plain) if isinstance(plain, dict) else str(plain)
     return variables | {ENV_PREFIX + name.upper(): value for name, value in more.items()}

@@ -93,6 +93,22 @@ def keep_secret(data: Path, name: str) -> str:
     return known[name]
 
 
+def make_signing_keys(path: Path) -> bool:
+    """Write a file with one random signing key, unless there is a file; return whether it was made.
+
+    Only the owner may read it. Raises `SettingsError` if it cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise SettingsError(f"the signing keys cannot be written: {error}") from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(json.dumps({f"k{secrets.token_hex(4)}": secrets.token_urlsafe(32)}, indent=1) + "\n")
+    return True
+
+
 def stack_environment(data: Path | None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables for a command; `environ` is by default the process's environment.
 

@@ -3,6 +3,7 @@
 The roles are a processor, four sinks, the lag exporter and, with a file of limits, quotas.
 
 <data>/env.json           the variables with which other commands find this stack
+<data>/signing-keys.json  the keys that sign what only server roles may write
 <data>/prometheus.json    where the roles serve their metrics, for Prometheus
 <data>/broker/            the brokers' storage
 <data>/clickhouse/        the engine's storage
@@ -28,7 +29,13 @@ from typing import IO, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.disk_room import ROOM_BYTES_MIN, measure_room
-from sessionary.infra.environment import LOCK_FILE, TENANTS, read_environment, write_environment
+from sessionary.infra.environment import (
+    LOCK_FILE,
+    TENANTS,
+    make_signing_keys,
+    read_environment,
+    write_environment,
+)
 from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, clickhouse_answers
 from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
 from sessionary.infra.local.kafka.cluster import (
@@ -47,6 +54,7 @@ from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError, SettingsError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
+from sessionary.stream_processors.settings import SIGNING_KEYS_FILE
 
 SINKS = tuple(SINK_TOPICS)
 # Exit codes of commands after which a person must do something: settings, and set-up.
@@ -89,7 +97,7 @@ def _port_of(address: str | None) -> int | None:
 
 
 def _stack_variables(
-    known: Mapping[str, str], ports: Ports, partitions: int, cluster: Cluster | None
+    data: Path, known: Mapping[str, str], ports: Ports, partitions: int, cluster: Cluster | None
 ) -> dict[str, str]:
     """Return the stack's variables. Secrets and ports of the folder's last stack, `known`, stay."""
     spare = iter(free_ports(3))
@@ -111,6 +119,7 @@ def _stack_variables(
         "SESSIONARY_CONTROL_URL": f"http://{LOOPBACK}:{api}",
         "SESSIONARY_API_TOKENS": json.dumps(tokens),
         "SESSIONARY_OPERATOR_TOKEN": operator_token,
+        SIGNING_KEYS_FILE: str(data / "signing-keys.json"),
     }
 
 
@@ -210,7 +219,7 @@ class Stack:
         self._cluster = plan_cluster(self._broker_data, ports.broker) if self._brokers > 1 else None
         known = read_environment(self.data)
         self.is_new = not known  # no stack served the folder before
-        self.environ = _stack_variables(known, ports, partitions, self._cluster)
+        self.environ = _stack_variables(self.data, known, ports, partitions, self._cluster)
         limits = _find_limits(known, quotas_file)
         measured = [*(f"sink-{kind}" for kind in SINKS), *([LAG_EXPORTER] if lag_exporter else [])]
         measured += [] if limits is None else [QUOTAS]
@@ -271,6 +280,7 @@ class Stack:
             _wait_for_free_port(port, f"the metrics of {name}; choose other ports by --port-metrics")
         if self._cluster is not None:
             write_cluster(self._broker_data, self._cluster)
+        make_signing_keys(Path(self.environ[SIGNING_KEYS_FILE]))
         write_environment(self.data, {**self.environ, **metrics_variables(self._metrics_ports)})
         write_targets(self.data, self.targets)
         self._supervisor.start()

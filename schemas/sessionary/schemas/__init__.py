@@ -7,6 +7,7 @@ connection unless it is asked to.
     records       the records that processors write
     codec/        events and records to bytes, and back
     headers       record headers: CloudEvents and trace context
+    signatures    signatures of the records that only server roles may make
     fast_replace  replaces fields of a record at a third of the cost
     ids           ids, record keys and the partitioner
     topics        the topics as data: names, size limits and retention

@@ -184,5 +184,6 @@ RejectionReason = Literal[
     "too_many_agents",
     "unknown_agent",
     "task_done",
+    "bad_signature",
 ]
 """The reason of a rejection; the only list of reasons."""

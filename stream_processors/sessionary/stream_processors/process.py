@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from sessionary.schemas.codec.catalogue import writer_schemas
+from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.telemetry.role_logs import configure_role_logs, end_hung_process, role_logger
 from sessionary.stream_processors.runtime.job import Job
-from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.settings import SIGNING_KEYS_FILE, ProcessorSettings
 from sessionary.stream_processors.startup import tune_interpreter, wait_for_topics
 from sessionary.stream_processors.worker import Processor
 
@@ -126,6 +127,15 @@ def _end_process(hung: Hung) -> None:
     end_hung_process()
 
 
+def require_signing_keys(settings: ProcessorSettings) -> None:
+    """Raise `SettingsError` unless there is a key: without one no operator's event would count."""
+    if not settings.signing_keys:
+        raise SettingsError(
+            f"{SIGNING_KEYS_FILE} is not set: it names the file of the keys that sign what only server roles may "
+            "write. Name one, run `sessionary topics apply`, which makes it, and give every worker the same file"
+        )
+
+
 async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job | None) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -151,10 +161,11 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str
 
     `job`: the work on partitions; default: `processor_job`. `role` is its name in the log.
 
-    Raises `SettingsError` if a topic is missing or has another number of partitions than the
-    settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot
-    continue.
+    Raises `SettingsError` if there is no signing key, if a topic is missing or has another number
+    of partitions than the settings say, or if the token file cannot be used, and `ProcessorFailed`
+    if the worker cannot continue.
     """
+    require_signing_keys(settings)
     configure_role_logs(role, settings.instance)
     writer_schemas()  # made once; the threads of the first recoveries would each make them
     tune_interpreter()

@@ -2,15 +2,20 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.errors import SettingsError, cause_text
+from sessionary.schemas.settings import ENV_PREFIX, KafkaSettings
+from sessionary.schemas.signatures import SigningKeys, parse_signing_keys
 from sessionary.stream_processors.access import Caller, parse_tokens
 
 _HEARTBEAT_MS_MAX = 500
+SIGNING_KEYS = f"{ENV_PREFIX}SIGNING_KEYS"
+SIGNING_KEYS_FILE = f"{ENV_PREFIX}SIGNING_KEYS_FILE"
 
 
 class ProcessorSettings(KafkaSettings):
@@ -80,6 +85,41 @@ class ProcessorSettings(KafkaSettings):
         None, description="JSON file of tokens in the form of SESSIONARY_API_TOKENS, read again if it changes"
     )
 
+    signing_keys: dict[str, str] = Field(
+        default_factory=dict,
+        description="JSON object: the secret of each signing key by its id; the first signs what only server roles "
+        "may write, all verify; the same for every worker",
+        repr=False,
+    )
+    signing_keys_file: Path | None = Field(
+        None,
+        description="JSON file of signing keys in the form of SESSIONARY_SIGNING_KEYS, read at the start; "
+        "`sessionary topics apply` makes it if it is missing",
+    )
+
+    @field_validator("signing_keys", mode="before")
+    @classmethod
+    def _parse_signing_keys(cls, value: object) -> dict[str, str]:
+        return parse_signing_keys(value) if value else {}
+
+    @classmethod
+    def _further_values(cls, environ: Mapping[str, str]) -> Mapping[str, object]:
+        values = super()._further_values(environ)
+        path = environ.get(SIGNING_KEYS_FILE)
+        if path is None:
+            return values
+        if SIGNING_KEYS in environ:
+            raise SettingsError(f"{SIGNING_KEYS} and {SIGNING_KEYS_FILE} are both set: set one of them")
+        try:
+            keys = parse_signing_keys(Path(path).read_bytes())
+        except FileNotFoundError:
+            raise SettingsError(
+                f"{SIGNING_KEYS_FILE}: {path} does not exist; `sessionary topics apply` makes it"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{SIGNING_KEYS_FILE}: {path}: {cause_text(error)}") from None
+        return {**values, "signing_keys": keys}
+
     @field_validator("api_tokens", mode="before")
     @classmethod
     def _parse_tokens(cls, value: object) -> dict[str, Caller]:
@@ -92,6 +132,11 @@ class ProcessorSettings(KafkaSettings):
                 "SESSIONARY_API_TLS_KEY: SESSIONARY_API_TLS_CERTIFICATE is not set; a key needs its certificate"
             )
         return self
+
+    @property
+    def keys(self) -> SigningKeys:
+        """The keys that sign and verify what only server roles may write."""
+        return SigningKeys(self.signing_keys)
 
     @property
     def group_id(self) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from sessionary.infra.environment import (
     keep_secret,
+    make_signing_keys,
     read_environment,
     stack_environment,
     tenant_tokens,
@@ -15,6 +16,7 @@ from sessionary.infra.environment import (
 )
 from sessionary.infra.stack import Stack
 from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.signatures import parse_signing_keys
 
 SERVED = {"SESSIONARY_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SESSIONARY_PARTITIONS": "8"}
 
@@ -91,3 +93,22 @@ def test_a_folder_keeps_its_secret_for_its_owner_alone(tmp_path: Path) -> None:
     assert keep_secret(folder, "SESSIONARY_CLICKHOUSE_PASSWORD") == secret
     assert keep_secret(tmp_path / "other", "SESSIONARY_CLICKHOUSE_PASSWORD") != secret
     assert stat.S_IMODE((folder / "env.json").stat().st_mode) == 0o600
+
+
+def test_signing_keys_are_made_once_random_and_for_their_owner_only(tmp_path: Path) -> None:
+    path, other = tmp_path / "keys.json", tmp_path / "other.json"
+    assert make_signing_keys(path)
+    made = path.read_bytes()
+    assert len(parse_signing_keys(made)) == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not make_signing_keys(path)
+    assert path.read_bytes() == made
+    assert make_signing_keys(other)
+    assert parse_signing_keys(other.read_bytes()).items().isdisjoint(parse_signing_keys(made).items())
+    with pytest.raises(SettingsError, match="the signing keys cannot be written"):
+        make_signing_keys(tmp_path / "nowhere" / "keys.json")
+
+
+def test_a_stack_keeps_the_place_of_its_signing_keys(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "data")
+    assert stack.environ["SESSIONARY_SIGNING_KEYS_FILE"] == str(stack.data / "signing-keys.json")

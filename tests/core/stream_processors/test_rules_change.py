@@ -20,7 +20,7 @@ from sessionary.stream_processors.rules_change import (
 )
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
-from tests.core.fold_rig import activation_bytes
+from tests.core.fold_rig import activation_record
 from tests.core.oracle_rig import START_MS
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.support.event_factory import TICK
@@ -115,7 +115,7 @@ def test_an_owner_announces_rules_once_in_a_transaction_of_their_own(
         assert await owner.wait_until(lambda position: is_decided(position, SECOND_RULES), 60)
         owner.request_rules(REQUEST)
         ticks = [LogRecord(1, START_MS, None, TICK)]
-        owner.offer_records(1, [*ticks, LogRecord(2, START_MS, None, activation_bytes(SECOND_RULES))])
+        owner.offer_records(1, [*ticks, activation_record(2, START_MS, SECOND_RULES)])
         assert await owner.wait_until_committed(2, 60)
         await bench.assignment.close()
 

@@ -17,7 +17,7 @@ from sessionary.producers.process.safe_text import replace_in_value
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
-from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload
+from sessionary.schemas.events import EVENT_TYPES, OPERATORS, Heartbeat, Payload
 from sessionary.schemas.headers import TRACEPARENT, event_headers
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.topics import VALUE_BYTES_MAX
@@ -25,6 +25,10 @@ from sessionary.schemas.types import DataClass, Envelope
 
 SEQUENCES_MAX = 100_000
 ENDED_MAX = 1_000
+_NO_OPERATOR = (
+    "as_operator is for operators, who act by the control API (`sessionary session pause`, `approve` and so on); "
+    "a client acts as itself: leave the field out"
+)
 
 
 def new_producer_id() -> str:
@@ -293,6 +297,8 @@ class Emitter:
 
         Raises `Invalid`, `QueueFull`, `ClientClosed`; in these cases no number is used.
         """
+        if type(payload) in OPERATORS and getattr(payload, "as_operator", False):
+            raise Invalid("operator_only", _NO_OPERATOR)
         sequence = self._sequence
         settle = sequence.on_receipt if on_receipt is None else _both(sequence.on_receipt, on_receipt)
         with sequence.lock:

@@ -428,8 +428,8 @@ class AsyncSession(OpenedLater):
 
         Raises:
             Invalid: A value does not fit the event's schema or is out of bounds (a negative count,
-                a name of more than 256 characters), the event is larger than 1 MiB, or
-                `occurred_at` has no timezone.
+                a name of more than 256 characters), the event is larger than 1 MiB,
+                `occurred_at` has no timezone, or the event says that an operator sends it.
             BoundReached: The event would begin a step or an artifact for which the run or the
                 session has no room.
             QueueFull: Under delivery policy `block` there was no room in time.

@@ -1,10 +1,14 @@
 """The judge's decision about one event, as tests read it."""
 
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from sessionary.producers.ports import Receipt, Verdict
 from sessionary.schemas.codec import Event
+from sessionary.schemas.signatures import SigningKeys
 from sessionary.schemas.types import RejectionReason
+
+MEMORY_KEYS: Final = SigningKeys({"memory": "the key of operators in memory, and of quotas"})
+"""With these a memory signs what only server roles may write. They are no secret."""
 
 VerdictOutcome = Literal["applied", "rejected", "duplicate"]
 """The outcome of an event. A duplicate repeats an event that was judged before."""

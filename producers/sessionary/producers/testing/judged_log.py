@@ -21,9 +21,9 @@ from sessionary.producers.ports import (
     Verdict,
 )
 from sessionary.producers.run_ports import FollowedState, MigrationView
-from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota
+from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, MemoryQuota
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
-from sessionary.schemas.events import SessionRecovered, SessionResumed, SessionTakenOver
+from sessionary.schemas.events import OPERATORS, SessionRecovered, SessionResumed, SessionTakenOver
 from sessionary.schemas.ids import (
     SessionKey,
     message_key,
@@ -50,6 +50,7 @@ from sessionary.schemas.records import (
     Tombstone,
 )
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.signatures import SIGNATURE
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import Limits, RejectionReason
 from sessionary.stream_processors.core.committed import PartitionSettings
@@ -68,6 +69,7 @@ class SentVerdict(NamedTuple):
 
     key: bytes
     value: bytes
+    headers: Sequence[tuple[str, bytes]]
 
 
 class Quotas:
@@ -112,8 +114,9 @@ class Quotas:
         for row in self.rows.values():
             for claim in row.claims:
                 if claim.state in UNHEARD:
-                    verdict = verdict_on(row, claim, "memory")
-                    return SentVerdict(SessionKey(row.tenant_id, claim.session_id).encoded(), encode_record(verdict))
+                    key = SessionKey(row.tenant_id, claim.session_id).encoded()
+                    value = encode_record(verdict_on(row, claim, "memory"))
+                    return SentVerdict(key, value, [MEMORY_KEYS.sign(key, value)])
         return None
 
 
@@ -153,7 +156,8 @@ class Judge:
             limits: The limits of each tenant; None: runs ask for no quota.
             asks_sessions: Whether sessions ask for one.
         """
-        settings = PartitionSettings(TopicNames.with_prefix("memory").events, partitions, outage_ms=_NO_OUTAGE_MS)
+        topic = TopicNames.with_prefix("memory").events
+        settings = PartitionSettings(topic, partitions, outage_ms=_NO_OUTAGE_MS, keys=MEMORY_KEYS)
         self.quotas, self._asks_sessions = Quotas(limits), asks_sessions
         self.now_ms = now_ms
         self.audits: list[AuditRecord] = []
@@ -214,7 +218,7 @@ class Judge:
         while (reported := self.quotas.next_verdict(self.now_ms)) is not None:
             partition = partition_of(reported.key, len(self._states))
             offset = self.next_offset(partition)
-            self._append(partition, LogRecord(offset, self.now_ms, reported.key, reported.value))
+            self._append(partition, LogRecord(offset, self.now_ms, *reported))
 
     def find_row(self, partition: int, key: bytes) -> SessionState | Tombstone | None:
         """Return a session as the processor knows it, the remainder of one, or None."""
@@ -497,7 +501,14 @@ class JudgedLog:
             return record, event
         occurred_at = event.envelope.occurred_at + passed_ms * 1_000
         event = event._replace(envelope=event.envelope._replace(occurred_at=occurred_at))
-        return record._replace(value=encode_event(event)), event
+        value = encode_event(event)
+        if (
+            type(event.payload) in OPERATORS
+            and MEMORY_KEYS.find_fault(record.key, record.value, record.headers) is None
+        ):
+            others = [pair for pair in record.headers if pair[0] != SIGNATURE]
+            record = record._replace(given_headers=[*others, MEMORY_KEYS.sign(record.key, value)])
+        return record._replace(value=value), event
 
     def _judge_event(self, record: OutRecord, event: Event) -> JudgedEvent:
         judge, now_ms = self.judge, self.judge.now_ms

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sessionary.producers.errors import Rejected
 from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
-from sessionary.producers.testing.judged_event import JudgedEvent, NamedSession, id_of
+from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, NamedSession, id_of
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.events import (
     EVENT_TYPES,
@@ -130,7 +130,8 @@ class OperatorHand:
         key = SessionKey(row.tenant_id, row.session_id)
         ids = (envelope.event_id, event_type, *key, producer_id, 1)
         value = encode_event(Event(envelope, payload))
-        self._memory.send(OutRecord(key.encoded(), value, event_headers(envelope), *ids))
+        headers = [*event_headers(envelope), MEMORY_KEYS.sign(key.encoded(), value)]
+        self._memory.send(OutRecord(key.encoded(), value, headers, *ids))
         judged = next(
             each
             for each in self._memory.verdicts(key.session_id)[::-1]

@@ -141,8 +141,12 @@ EVENT_TYPES: dict[type[Payload], str] = {payload: _event_type(payload) for paylo
 PAYLOADS: dict[str, type[Payload]] = {name: payload for payload, name in EVENT_TYPES.items()}
 """Payload class by event type."""
 
+OPERATORS: frozenset[type[Payload]] = frozenset(cls for cls in EVENT_TYPES if "as_operator" in cls._fields)
+"""The payload classes that may say that an operator acts (`as_operator`)."""
+
 __all__ = [
     "EVENT_TYPES",
+    "OPERATORS",
     "PAYLOADS",
     "AgentRegistered",
     "AgentTaskUpdated",

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import SessionKey, is_task_id, split_child_key, split_run_key
 from sessionary.schemas.records import Position
+from sessionary.schemas.signatures import NO_KEYS, SigningKeys
 from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import Clock, Timers
 from sessionary.stream_processors.core.judge import Judge
@@ -140,6 +141,7 @@ class PartitionSettings(NamedTuple):
     timers_max: int = 5_000
     output_bytes_max: int = 16 << 20
     chunk_sizes: ChunkSizes = ChunkSizes()
+    keys: SigningKeys = NO_KEYS  # whose records count as those of server roles
 
 
 class Families(NamedTuple):
@@ -284,7 +286,7 @@ class CommittedState:
         self.judge = judge
         self.decoder = decoder
         self.families = arrange_families(judge.families)
-        self.log = EventLog(settings.events_topic, partition, settings.partitions)
+        self.log = EventLog(settings.events_topic, partition, settings.partitions, settings.keys)
         self.rows: MutableMapping[bytes, Any] = {} if rows is None else rows
         self.position = Position(0, 0, 0, 0, 0)
         self.timers = Timers()

@@ -17,6 +17,7 @@ from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import SessionKey, parse_key
 from sessionary.schemas.records import RulesActivation
+from sessionary.schemas.signatures import SigningKeys
 from sessionary.schemas.types import AnnouncedRules, RejectionReason, RuleSet
 from sessionary.stream_processors.core.model import (
     Decision,
@@ -177,8 +178,13 @@ def unread_arrival(record: LogRecord, log: EventLog, now_ms: int, rules: RuleSet
     return Arrival(record, session, None, None, log, now_ms, rules)
 
 
-def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder) -> bool:
-    """Return whether the announced rules begin with a record.
+def find_forgery(record: LogRecord, keys: SigningKeys) -> str | None:
+    """Return why a record that claims authority is no server role's, for people; None if it is."""
+    return keys.find_fault(record.key, record.value or b"", record.list_headers())
+
+
+def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder, keys: SigningKeys) -> bool:
+    """Return whether the announced rules begin with a record, which a server role has signed.
 
     No other rules can begin: any client may write to the events topic, but not to the changelog.
     """
@@ -188,4 +194,6 @@ def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder)
         value = decoder.as_of(announced.version).decode_event(record.value)
     except DecodeError:
         return False
-    return isinstance(value, RulesActivation) and value.rules == announced.rules
+    if not isinstance(value, RulesActivation) or value.rules != announced.rules:
+        return False
+    return find_forgery(record, keys) is None

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, final
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Position
+from sessionary.schemas.signatures import NO_KEYS, SigningKeys
 from sessionary.schemas.types import RejectionReason
 
 POSITION_KEY: Final = b"\x00position"  # of a partition's position record in the changelog
@@ -108,6 +109,7 @@ class EventLog(NamedTuple):
     topic: str
     partition: int
     partitions: int  # of the topic
+    keys: SigningKeys = NO_KEYS  # of the server roles
 
 
 class OutputCause(NamedTuple):

@@ -35,7 +35,7 @@ from sessionary.stream_processors.core.rows import Remains
 
 # Rejections that suggest that the sender speaks for someone else.
 SECURITY_REASONS: Final[frozenset[RejectionReason]] = frozenset(
-    {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
+    {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member", "bad_signature"}
 )
 
 # From here on accesses are numbered among the outputs of a batch's last record: it never has as

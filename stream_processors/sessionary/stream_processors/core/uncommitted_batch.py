@@ -291,7 +291,7 @@ class UncommittedBatch(BatchRows):
             return False
         if self._packing:
             self._undo_packing()
-        if record.key is None and self._announced is not None and begins_rules(record, self._announced, self._decoder):
+        if record.key is None and self._announced is not None and self._begins_announced(record):
             if self.records:
                 return False  # all records of a batch are judged by the same rules
             self._begin_rules(self._announced)
@@ -460,6 +460,10 @@ class UncommittedBatch(BatchRows):
     def _report_decision(self, record: AuditRecord) -> None:
         self._emitted.append(Emitted("audit", None, record))
         self._decisions = add_decision(self._decisions, record)
+
+    def _begins_announced(self, record: LogRecord) -> bool:
+        assert self._announced is not None
+        return begins_rules(record, self._announced, self._decoder, self._committed.log.keys)
 
     def _begin_rules(self, announced: AnnouncedRules) -> None:
         self._rules, self._announced = announced.rules, None

@@ -1,7 +1,8 @@
 """Verdicts on claims: records that are appended to the events of the claims' sessions.
 
 They are sent from committed rows, outside of transactions, and again until the session acknowledges
-them: so no verdict is lost if a worker is killed. A repeated verdict changes nothing.
+them: so no verdict is lost if a worker is killed. A repeated verdict changes nothing. Each is
+signed: without that, a client could admit its own sessions.
 """
 
 from collections import Counter
@@ -70,6 +71,7 @@ class VerdictSender:
     def __init__(self, settings: QuotaSettings, limits: LimitsFile) -> None:
         self._settings, self._limits = settings, limits
         self._topic = settings.pipeline_topics.events
+        self._keys = settings.keys
         self._states: dict[int, PartitionState] = {}  # of which the rows are known
         self._rows: dict[int, dict[bytes, TenantQuota]] = {}
         self._fresh: list[PendingVerdict] = []
@@ -145,8 +147,9 @@ class VerdictSender:
     def _send(self, pending: PendingVerdict, now_ms: float, pause_ms: float) -> None:
         self._sent[pending.tenant_id, pending.claim] = _Sent(now_ms + pause_ms, pause_ms)
         value = encode_record(pending.verdict)
+        signature = self._keys.sign(pending.key, value)
         try:
-            self._producer.produce(self._topic, value, pending.key, on_delivery=self._on_delivery)
+            self._producer.produce(self._topic, value, pending.key, headers=[signature], on_delivery=self._on_delivery)
         except (BufferError, KafkaException) as error:
             self._failed = True
             _log.warning("a verdict on a quota was not sent: %(error)s", **error_fields(error))

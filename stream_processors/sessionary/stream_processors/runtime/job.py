@@ -113,7 +113,9 @@ class Job(NamedTuple):
 
 def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
     """Return the settings on which a partition's state depends."""
-    return PartitionSettings(settings.topics.events, settings.partitions, settings.outage_ms, settings.outage_grace_ms)
+    return PartitionSettings(
+        settings.topics.events, settings.partitions, settings.outage_ms, settings.outage_grace_ms, keys=settings.keys
+    )
 
 
 def processor_job(settings: ProcessorSettings, judge: Judge = SESSION_JUDGE) -> Job:

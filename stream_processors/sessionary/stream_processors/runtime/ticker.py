@@ -3,13 +3,14 @@
 A tick only says that time has passed; the broker stamps it. A tick too many, or one of a worker
 that lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
 
-Announced rules begin with a record that is sent the same way, and again until it is in the log. The
-same producer reports when a partition's last transaction was acknowledged, unless another
-transaction follows and reports it.
+Announced rules begin with a record that is sent the same way, and again until it is in the log. It
+is signed: any client may write to the log. A tick is not, as any record of a client moves the clock
+as well. The same producer reports when a partition's last transaction was acknowledged, unless
+another transaction follows and reports it.
 """
 
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -96,6 +97,7 @@ class Ticker:
         self._topic = settings.topics.events
         self._metrics = metrics
         self._value = encode_record(Tick(settings.worker_name))
+        self._keys = settings.keys
         self._sent: dict[int, LastTick] = {}
         self._activations_sent: dict[int, LastTick] = {}
         # By partition that needs ticks: when the last one was acknowledged, or the need began.
@@ -137,7 +139,8 @@ class Ticker:
             sent = self._activations_sent.get(partition)
             if sent is None or not (sent.under_way or now_ms - sent.at_ms < STEADY_MS):
                 activation = RulesActivation(*begins.rules, begins.principal, self._settings.worker_name)
-                self._send(partition, now_ms, encode_record(activation), self._activations_sent)
+                value = encode_record(activation)
+                self._send(partition, now_ms, value, self._activations_sent, [self._keys.sign(None, value)])
 
     def send_acknowledgements(
         self, now_ms: float, acknowledged: MutableMapping[int, BatchAcknowledged], idle_ms: int = IDLE_MS
@@ -182,7 +185,14 @@ class Ticker:
         self._failed, self._made_ms = False, now_ms
         discard_producer(former)
 
-    def _send(self, partition: int, now_ms: float, value: bytes, sent: MutableMapping[int, LastTick]) -> None:
+    def _send(
+        self,
+        partition: int,
+        now_ms: float,
+        value: bytes,
+        sent: MutableMapping[int, LastTick],
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
         def on_delivery(error: KafkaError | None, _: Message) -> None:
             sent[partition] = LastTick(now_ms, under_way=False)
             if error is not None:
@@ -195,7 +205,9 @@ class Ticker:
 
         sent[partition] = LastTick(now_ms, under_way=True)
         try:
-            self._producer.produce(self._topic, value, partition=partition, on_delivery=on_delivery)
+            self._producer.produce(
+                self._topic, value, partition=partition, headers=list(headers), on_delivery=on_delivery
+            )
         except (BufferError, KafkaException) as error:
             sent[partition], self._failed = LastTick(now_ms, under_way=False), True
             self._metrics.errors.labels("tick").inc()

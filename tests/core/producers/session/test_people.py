@@ -23,6 +23,9 @@ from sessionary.producers import (
 from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.session.conversation import Questions
 from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.codec import Event, encode_event
+from sessionary.schemas.events import AgentRegistered, Payload, SessionPaused, SessionResumed, SessionTakenOver
+from sessionary.schemas.signatures import SigningKeys
 
 
 class Reported:
@@ -248,3 +251,51 @@ def test_a_deadline_is_above_0(deadline: Any) -> None:
     reported = Reported()
     with reported.client.session(user_id="u1") as session, pytest.raises(Invalid, match="deadline"):
         session.ask("Deploy?", deadline)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        SessionResumed(approved=True, as_operator=True),
+        SessionPaused("manual", as_operator=True),
+        SessionTakenOver(as_operator=True),
+        AgentRegistered("writer", as_operator=True),
+    ],
+)
+def test_a_client_sends_no_event_as_an_operator(payload: Payload) -> None:
+    reported = Reported()
+    with reported.client.session(user_id="u1", state={}) as session:
+        before = reported.memory.events(session.session_id)
+        with pytest.raises(Invalid, match="operator_only: as_operator is for operators, who act by the control API"):
+            session.emit(payload)
+        assert reported.memory.events(session.session_id) == before
+        session.activity("llm")  # no number is missing
+    assert not [line for line in reported.memory.audit() if line.kind == "gap"]
+
+    async def story() -> None:
+        client = AsyncSessionClient.wrap(reported.client)
+        async with client.session(user_id="u1", state={}) as session:
+            with pytest.raises(Invalid, match="operator_only"):
+                await session.emit(payload)
+
+    asyncio.run(story())
+
+
+def test_a_memory_refuses_what_another_program_forges() -> None:
+    reported = Reported()
+    memory, key = reported.memory, SigningKeys({"memory": "a secret that a client has invented"})
+    with reported.client.session(user_id="u1", state={}) as session:
+        memory.operator.pause(session, "look at it")
+        memory.advance(5)  # the operator's next event is signed at the fake time
+        judged = memory.events(session.session_id)[-1]
+        record = next(each for each in memory.records() if each.event_id == judged.envelope.event_id)
+        assert isinstance(judged.payload, SessionPaused)
+        envelope = judged.envelope._replace(event_id="forged", event_type="session_resumed", producer_id="mallory")
+        value = encode_event(Event(envelope, SessionResumed(as_operator=True)))
+        for headers in ([], [key.sign(record.key, value)]):
+            memory.send(record._replace(value=value, given_headers=headers, event_id="forged"))
+            rejected = memory.rejections(session.session_id)[-1]
+            assert (rejected.reason, memory.audit(session.session_id)[-1].security) == ("bad_signature", True)
+            assert memory.view_session(session).state == "Paused"
+        memory.operator.resume(session)
+        assert memory.view_session(session).state == "Active"

@@ -34,6 +34,7 @@ from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
+from tests.auditor.signatures import SECRETS
 
 
 class ApiResponse(NamedTuple):
@@ -161,6 +162,7 @@ async def running_server(
         instance=instance,
         partitions=partitions,
         api_followers_max=followers_max,
+        signing_keys=SECRETS,
     )
     metrics = Metrics()
     tokens = TokenStore(settings, metrics)

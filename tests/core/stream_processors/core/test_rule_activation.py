@@ -7,8 +7,8 @@ from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AnnouncedRules
-from sessionary.stream_processors.core.model import Counts, LogRecord
-from tests.core.fold_rig import FoldRig, activation_bytes
+from sessionary.stream_processors.core.model import Counts
+from tests.core.fold_rig import FoldRig, activation_bytes, activation_record
 from tests.core.oracle_rig import START_MS
 from tests.core.stream_processors.core.test_uncommitted_batch import open_fold, tick
 from tests.integration.refold import announce_again
@@ -100,7 +100,7 @@ def test_a_batch_is_judged_by_one_version_of_the_rules() -> None:
     rig = FoldRig()
     rig.announce(SECOND_RULES)
     batch = rig.fold.begin()
-    begins = LogRecord(1, START_MS, None, activation_bytes(SECOND_RULES))
+    begins = activation_record(1, START_MS, SECOND_RULES)
     assert batch.apply(tick(0, START_MS))
     assert not batch.apply(begins)
     assert batch.finish().position.rules == NEWEST_RULES
@@ -115,7 +115,7 @@ def test_an_announcement_counts_from_its_place_in_the_log_on() -> None:
     fold = open_fold()
     fold.load_position(fold.position._replace(announced=AnnouncedRules(*SECOND_RULES, 5, "ops")))
     batch = fold.begin()
-    assert batch.apply(LogRecord(4, START_MS, None, activation_bytes(SECOND_RULES)))
+    assert batch.apply(activation_record(4, START_MS, SECOND_RULES))
     assert batch.finish().rejections == ["bad_key"]
     assert batch.final_position.rules == NEWEST_RULES
 

@@ -18,6 +18,7 @@ from sessionary.stream_processors.quotas import verdict_sender
 from sessionary.stream_processors.quotas.settings import QuotaSettings
 from sessionary.stream_processors.quotas.verdict_sender import REPEAT_MS, REPEAT_MS_MAX, VerdictSender, quotas_job
 from sessionary.stream_processors.runtime.ticker import RENEW_MS
+from tests.auditor.signatures import SECRETS, is_signed
 
 KEY = quota_key("acme", "concurrent_runs")
 NOW_MS = 1_000_000.0
@@ -33,9 +34,17 @@ class FakeProducer:
         self.fails = False
         FakeProducer.made.append(self)
 
-    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
+    def produce(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes,
+        headers: list[tuple[str, bytes]],
+        on_delivery: Callable[[Any, Any], None],
+    ) -> None:
         if self.fails:
             raise KafkaException(KafkaError(KafkaError._QUEUE_FULL))
+        assert is_signed(key, value, headers)
         verdict = Decoder().decode_record(value)
         assert isinstance(verdict, QuotaVerdict)
         self.sent.append((topic, key, verdict))
@@ -54,7 +63,7 @@ class SenderRig:
         FakeProducer.made = []
         monkeypatch.setattr(verdict_sender, "Producer", FakeProducer)
         monkeypatch.setattr(verdict_sender, "discard_producer", lambda _: None)
-        self.job = quotas_job(QuotaSettings(partitions=1, instance="q1"))
+        self.job = quotas_job(QuotaSettings(partitions=1, instance="q1", signing_keys=SECRETS))
         assert isinstance(self.job.follower, VerdictSender)
         self.sender = self.job.follower
         self.state = self.opened()

@@ -22,6 +22,7 @@ from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import RowCodec, StoredLookup
 from sessionary.stream_processors.store.stores import PartitionStores, Store
+from tests.auditor.signatures import SECRETS
 
 Wanted = Callable[[], bool]
 
@@ -156,7 +157,7 @@ class OwnerBench:
         changelog_end: Callable[[int], int] = lambda _: 0,
         **settings: Any,
     ) -> None:
-        self.settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", **settings)
+        self.settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", signing_keys=SECRETS, **settings)
         self.metrics, self.fetch_control = Metrics(), FakeFetchControl()
         job = processor_job(self.settings)
         self.context = WorkerContext(

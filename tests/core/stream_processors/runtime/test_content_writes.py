@@ -17,7 +17,7 @@ from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS
 from sessionary.stream_processors.core.tombstones import DAY_MS
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from sessionary.stream_processors.store.stores import MemoryStore, RocksMemory, RocksStore, Store
-from tests.core.fold_rig import activation_bytes
+from tests.core.fold_rig import activation_record
 from tests.core.oracle_rig import START_MS
 from tests.core.random_agents import RandomAgents
 from tests.core.store_rig import JOB, StoreRig
@@ -207,7 +207,7 @@ def test_rows_after_a_recovery_are_those_in_memory(
             batch = whole.begin()
             batch.announce_rules(OTHERS, "ops")
             whole.merge(batch)
-            begins = LogRecord(log[0].offset, log[0].timestamp_ms, None, activation_bytes(OTHERS))
+            begins = activation_record(log[0].offset, log[0].timestamp_ms, OTHERS)
             log = [begins, *(record._replace(offset=record.offset + 1) for record in log)]
         cut = rng.choice((1, 3, 20))
         rig.fold_records(log[:cut])

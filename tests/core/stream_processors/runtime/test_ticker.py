@@ -25,6 +25,7 @@ from sessionary.stream_processors.runtime.ticker import (
     steady_pause_ms,
 )
 from sessionary.stream_processors.settings import ProcessorSettings
+from tests.auditor.signatures import SECRETS, is_signed
 
 NOW_MS = 1_000_000.0
 
@@ -105,14 +106,22 @@ class FakeProducer:
     def __init__(self, fails: bool) -> None:
         self.fails, self.reports, self.sent = fails, list[Callable[[], None]](), 0
         self.values: list[tuple[str, int, bytes]] = []
+        self.headers: list[tuple[str, bytes]] = []  # of the last record
 
     def __len__(self) -> int:
         return len(self.reports)
 
     def produce(
-        self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None] | None = None
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        partition: int,
+        headers: Sequence[tuple[str, bytes]] = (),
+        on_delivery: Callable[[Any, Any], None] | None = None,
     ) -> None:
         self.values.append((topic, partition, value))
+        self.headers = list(headers)
         if on_delivery is None:
             return
         self.sent += 1
@@ -147,7 +156,7 @@ def test_announced_rules_begin_with_a_record_that_is_sent_until_they_are_in_forc
     producer = FakeProducer(fails=False)
     monkeypatch.setattr(ticker, "Producer", lambda config: producer)
     metrics = Metrics()
-    clock = ticker.Ticker(ProcessorSettings(instance="w1"), metrics)
+    clock = ticker.Ticker(ProcessorSettings(instance="w1", signing_keys=SECRETS), metrics)
     announced = AnnouncedRules(*NEWEST_RULES, from_offset=7, principal="ops")
 
     def look(at_ms: float, *partitions: int) -> Sequence[int]:
@@ -159,6 +168,7 @@ def test_announced_rules_begin_with_a_record_that_is_sent_until_they_are_in_forc
 
     assert look(0, 0, 1) == [0, 1]
     assert Decoder().decode_event(producer.values[0][2]) == RulesActivation(*NEWEST_RULES, "ops", "w1")
+    assert is_signed(None, producer.values[-1][2], producer.headers)
     assert look(STEADY_MS - 1, 0, 1) == []
     assert look(STEADY_MS, 0, 1) == [0, 1]
     assert look(STEADY_MS + 1, 1) == []  # those of 0 are in force
@@ -196,7 +206,7 @@ class AnsweringProducer(FakeProducer):
         super().__init__(fails=False)
         self.deliveries: list[Any] = []
 
-    def produce(self, topic: str, value: bytes, partition: int, on_delivery: Any = None) -> None:
+    def produce(self, topic: str, value: bytes, partition: int, headers: Any = (), on_delivery: Any = None) -> None:
         self.deliveries.append(on_delivery)
 
 

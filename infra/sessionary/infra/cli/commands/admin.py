@@ -13,8 +13,15 @@ from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_clie
 from sessionary.infra.cli.output import print_line, print_message
 from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.environment import DEFAULT_DATA, client_environment, stack_environment, stack_is_running
+from sessionary.infra.environment import (
+    DEFAULT_DATA,
+    client_environment,
+    make_signing_keys,
+    stack_environment,
+    stack_is_running,
+)
 from sessionary.schemas.errors import Invalid
+from sessionary.stream_processors.settings import SIGNING_KEYS_FILE
 
 # `sessionary env`: the variables of a local stack, for a shell or a program.
 
@@ -125,10 +132,17 @@ def apply_topics_command(
 ) -> None:
     """Create missing topics and correct settings that differ. Prints one row per change.
 
-    The command can be repeated at any time: it changes nothing if all topics are correct.
+    The command can be repeated at any time: it changes nothing if all topics are correct. If
+    SESSIONARY_SIGNING_KEYS_FILE names a file that does not exist, it makes one with a new key.
     """
     from sessionary.infra.topics import apply_topics
 
+    keys = stack_environment(data).get(SIGNING_KEYS_FILE)
+    if keys is not None and make_signing_keys(Path(keys)):
+        print_message(
+            f"{keys} was made, with a new signing key: copy it to the host of every processor and every worker of "
+            "quotas, and to no client"
+        )
     changes = apply_topics(kafka_settings(data), replication_factor)
     if not changes:
         print_message("all topics are up to date")

@@ -36,7 +36,8 @@ from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings, quotas_group
 from sessionary.stream_processors.store.stores import free_bytes
 
-# The facts that a worker reports: release, build of the rules, clock, and the room on its disk.
+# The facts that a worker reports: release, build of the rules, clock, signing keys, and the room on
+# its disk.
 
 
 def _installed_release() -> str | None:
@@ -51,16 +52,18 @@ _RELEASE: Final = _installed_release()
 
 
 def worker_facts(settings: ProcessorSettings) -> dict[str, Any]:
-    """Return release, build of the rules, clock (ms since the epoch), state folder and free bytes.
+    """Return release, build, clock (ms since the epoch), signing keys, state folder, free bytes.
 
-    The last two are null if rows are kept in memory, or in a temporary folder. Asks the operating
-    system for the disk, which takes microseconds.
+    The keys are named by their fingerprints, which are no secret. The last two are null if rows are
+    kept in memory, or in a temporary folder. Asks the operating system for the disk, which takes
+    microseconds.
     """
     folder = settings.state_dir if settings.store == "rocksdb" else None
     return {
         "release": _RELEASE,
         "core": core_build(),
         "time_ms": time.time_ns() // 1_000_000,
+        "signing_keys": settings.keys.fingerprints(),
         "state_dir": None if folder is None else str(folder),
         "state_free_bytes": free_bytes(folder),
     }
@@ -99,7 +102,8 @@ _PARTITION_FIELDS = (
     *("token_quotas", "announced", "principal", "detail"),
 )
 _WORKER_FIELDS = (
-    *("instance", "url", "newest", "detail", "release", "core", "time_ms", "state_dir", "state_free_bytes"),
+    *("instance", "url", "newest", "detail", "release", "core", "time_ms", "signing_keys", "state_dir"),
+    "state_free_bytes",
 )
 
 

@@ -82,13 +82,14 @@ class LogPosition(NamedTuple):
 
 
 class EventSender:
-    """Sends events, one at a time. Thread-safe. Its producer is made with the first event.
+    """Sends signed events, one at a time. Thread-safe. Its producer is made with the first event.
 
     A producer that failed is replaced: librdkafka was seen to find no broker again for minutes.
     """
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._settings = settings
+        self._keys = settings.keys
         self._lock = threading.Lock()
         self._producer: Producer | None = None
 
@@ -99,15 +100,16 @@ class EventSender:
         """
         reported: list[tuple[KafkaError | None, Message]] = []
         envelope = event.envelope
-        key = SessionKey(envelope.tenant_id, envelope.session_id).encoded()
+        key, value = SessionKey(envelope.tenant_id, envelope.session_id).encoded(), encode_event(event)
+        headers: list[tuple[str, str | bytes | None]] = [*event_headers(envelope), self._keys.sign(key, value)]
         with self._lock:
             producer = self._producer = self._producer or self._made()
             try:
                 producer.produce(
                     self._settings.topics.events,
-                    encode_event(event),
+                    value,
                     key,
-                    headers=list(event_headers(envelope)),
+                    headers=headers,
                     on_delivery=lambda error, message: reported.append((error, message)),
                 )
                 producer.flush(_TIMEOUT_S)
@@ -154,6 +156,8 @@ _DETAILS: Final[Mapping[str, str]] = {
     "question_open": "the session waits for an answer: approve or deny it",
     "no_question": "the session waits for no answer, or for that to another question",
     "late": "the session has timed out",
+    "bad_signature": "the worker that judged it does not know the key by which it is signed: give every worker "
+    "the same signing keys (SESSIONARY_SIGNING_KEYS_FILE)",
 }
 
 SendEvent = Callable[[Event], LogPosition]  # blocks; raises `Lost`

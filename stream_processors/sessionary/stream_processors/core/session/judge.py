@@ -3,7 +3,7 @@
 A record is read in this order. A failure is a `Fault`, which becomes a rejection like every other:
 numbered, audited, and kept in the session's row if there is one:
 
-    key ─▶ bytes ─▶ bounds ─▶ tenant and session of the key
+    key ─▶ bytes ─▶ bounds ─▶ tenant and session of the key ─▶ signature, if it claims authority
 
 Then it is judged against its session, in a fixed order:
 
@@ -21,13 +21,13 @@ from typing import Any, Final, NamedTuple
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.errors import DecodeError, Invalid
-from sessionary.schemas.events import SessionCreated
+from sessionary.schemas.events import OPERATORS, SessionCreated
 from sessionary.schemas.ids import SessionKey, parse_key, partition_of
 from sessionary.schemas.records import QuotaVerdict, RulesActivation, SessionState, Tick, Tombstone
 from sessionary.schemas.types import Envelope, ProducerLedger, RuleSet, SessionLimits
 from sessionary.stream_processors.core.children.agent import is_member
 from sessionary.stream_processors.core.family import ChildFamily, SessionArrival
-from sessionary.stream_processors.core.judge import NO_SESSION, Fault, Objection
+from sessionary.stream_processors.core.judge import NO_SESSION, Fault, Objection, find_forgery
 from sessionary.stream_processors.core.model import (
     Decision,
     Emitted,
@@ -452,8 +452,12 @@ class SessionJudge:
         Raises `Unavailable` if a schema registry does not answer.
         """
         try:
-            if record.key is None and _is_control(decoder.decode_event(record.value), rules):
-                return None
+            if record.key is None:
+                value = decoder.decode_event(record.value)
+                if fault := _forged_activation(value, record, log):
+                    return SessionArrival(record, NO_SESSION, None, fault, log, now_ms, rules)
+                if _is_control(value, rules):
+                    return None
             session = SessionKey(row.tenant_id, row.session_id) if row is not None else parse_key(record.key)
         except Invalid as error:
             detail = error.detail if record.key is not None else "a record without key is a tick, and this is none"
@@ -464,11 +468,18 @@ class SessionJudge:
         except DecodeError as error:
             return SessionArrival(record, session, None, Fault(error.reason, error.detail), log, now_ms, rules)
         if isinstance(event, QuotaVerdict):
-            arrival = SessionArrival(record, session, None, None, log, now_ms, rules)
+            forgery = find_forgery(record, log.keys)
+            fault = (
+                None if forgery is None else Fault("bad_signature", f"a quota_verdict is a server role's: {forgery}")
+            )
+            arrival = SessionArrival(record, session, None, fault, log, now_ms, rules)
+            if fault is not None:
+                return arrival
             arrival.quota, arrival.counts_as_tick = event, True
             return arrival
         if not isinstance(event, Event):
-            return SessionArrival(record, session, None, Fault("bad_key", "a tick has no key"), log, now_ms, rules)
+            fault = _forged_activation(event, record, log) or Fault("bad_key", "a tick has no key")
+            return SessionArrival(record, session, None, fault, log, now_ms, rules)
         envelope, fault = event.envelope, None
         if long_text := find_long_text(envelope):
             # Without the event nothing repeats its texts but the rejected record's bytes.
@@ -479,6 +490,8 @@ class SessionJudge:
         elif envelope.session_id != session.session_id:
             detail = f"session {envelope.session_id!r} under the key of {session.session_id!r}"
             fault = Fault("key_mismatch", detail)
+        elif type(event.payload) in OPERATORS and is_by_operator(event) and (forgery := find_forgery(record, log.keys)):
+            fault = Fault("bad_signature", f"{envelope.event_type} says that an operator sent it: {forgery}")
         return SessionArrival(record, session, event, fault, log, now_ms, rules, outage_end_ms)
 
     def decide(self, row: SessionRow | Remains | None, arrival: SessionArrival, rows: RowLookup) -> Decision:
@@ -516,6 +529,12 @@ def _heartbeat_of(record: LogRecord, decoder: Decoder) -> Event | None:
     if not isinstance(event, Event) or event.envelope.event_type != "heartbeat" or find_long_text(event.envelope):
         return None
     return event
+
+
+def _forged_activation(value: object, record: LogRecord, log: EventLog) -> Fault | None:
+    """Return the fault of a record with which rules begin, unless a server role has signed it."""
+    forgery = find_forgery(record, log.keys) if isinstance(value, RulesActivation) else None
+    return None if forgery is None else Fault("bad_signature", f"a rules_activation is a server role's: {forgery}")
 
 
 def _is_control(value: Event | Tick | RulesActivation | QuotaVerdict, rules: RuleSet) -> bool:

@@ -1,6 +1,7 @@
 """Actions of people on sessions: operators' events, questions, and the pause that waits for them.
 
-Operators' events are those that the control API sends for a principal. A question ends approved,
+Operators' events are those that the control API sends for a principal, and signs. An event without
+that signature is rejected before it comes here. A question ends approved,
 denied or expired: by an operator's answer, or by its clock. It ends without an answer only with
 its session.
 """
@@ -16,10 +17,7 @@ from sessionary.stream_processors.core.judge import Objection
 
 
 def is_by_operator(event: Event) -> bool:
-    """Return whether the control API sent an event for a principal with the role operator.
-
-    Anyone who may write to the events topic can claim this, as he can claim to be any service.
-    """
+    """Return whether the control API sent an event for a principal with the role operator."""
     return getattr(event.payload, "as_operator", False) is True
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sessionary.infra import topics
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.admin import ShellName, shell_lines
 from sessionary.infra.cli.commands.up import _print_addresses
 from sessionary.infra.environment import DEFAULT_DATA, LOCK_FILE, write_environment
+from sessionary.schemas.signatures import parse_signing_keys
 
 TOKENS = '{"token-a": "acme", "token-g": "globex", "op": {"principal": "on-call", "roles": ["operator"]}}'
 STACK = {
@@ -87,3 +89,21 @@ def test_a_folder_without_a_stack_prints_no_line_for_a_shell(capfd: pytest.Captu
     out, err = capfd.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert "start one: sessionary up --data .sessionary" in err
+
+
+def test_topics_apply_makes_the_signing_keys_that_are_missing_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys.json"
+    monkeypatch.setenv("SESSIONARY_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("SESSIONARY_SIGNING_KEYS_FILE", str(path))
+    monkeypatch.setattr(topics, "apply_topics", lambda *_: [])
+    assert run(["topics", "apply"]) == 0
+    said = " ".join(capfd.readouterr().err.split())
+    assert "keys.json was made, with a new signing key: copy it to the host of every processor" in said
+    (secret,) = parse_signing_keys(path.read_bytes()).values()
+    assert secret not in said
+    made = path.read_bytes()
+    assert run(["topics", "apply"]) == 0
+    assert "was made" not in capfd.readouterr().err
+    assert path.read_bytes() == made

@@ -22,6 +22,7 @@ from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.rules_change import RulesRequest
 from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 from tests.support.second_rules import SECOND_RULES
+from tests.support.signing import KEYS
 
 pytestmark = pytest.mark.usefixtures("second_rules")
 
@@ -115,6 +116,7 @@ def test_rules_of_all_workers_are_listed_and_activated(tmp_path: Path) -> None:
                 assert abs(worker.pop("time_ms") - time.time() * 1_000) < 60_000
                 assert worker["release"]
                 assert worker["core"] == core_build()
+                assert worker["signing_keys"] == KEYS.fingerprints()
             again = await list_rules(second)
             assert [{**worker, "time_ms": None} for worker in again["workers"]] == [
                 {**worker, "time_ms": None} for worker in listed["workers"]

@@ -15,6 +15,7 @@ from sessionary.stream_processors.api.operators import session_events
 from sessionary.stream_processors.api.operators.session_events import EventSender, LogPosition
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.settings import ProcessorSettings
+from tests.auditor.signatures import SECRETS
 from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 from tests.core.stream_processors.api.documented.served_state import StateOwner
@@ -33,7 +34,9 @@ def an_event() -> tuple[Event, int]:
 def test_an_event_goes_to_the_partition_of_its_session_and_its_place_is_known() -> None:
     event, partition = an_event()
     with mock_cluster() as cluster:
-        settings = ProcessorSettings(bootstrap_servers=cluster.bootstrap_servers, partitions=PARTITIONS)
+        settings = ProcessorSettings(
+            bootstrap_servers=cluster.bootstrap_servers, partitions=PARTITIONS, signing_keys=SECRETS
+        )
         sender = EventSender(settings)
         first, second = sender.send_event(event), sender.send_event(event)
         sender.close()
@@ -44,7 +47,9 @@ def test_an_event_goes_to_the_partition_of_its_session_and_its_place_is_known() 
 
 def test_an_event_that_no_broker_takes_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_events, "_TIMEOUT_S", 0.5)
-    sender = EventSender(ProcessorSettings(bootstrap_servers="127.0.0.1:1", partitions=PARTITIONS))
+    sender = EventSender(
+        ProcessorSettings(bootstrap_servers="127.0.0.1:1", partitions=PARTITIONS, signing_keys=SECRETS)
+    )
     for _ in range(2):  # with a new producer, too
         with pytest.raises(Lost, match="session_paused was not acknowledged"):
             sender.send_event(an_event()[0])
