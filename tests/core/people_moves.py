@@ -7,6 +7,7 @@ from sessionary.schemas.records import SessionState
 from tests.support.event_factory import EventFactory, snapshot
 
 _PRINCIPALS = ["alice", "bob", None]
+_HOLDS_MS = [None, None, 999, 1_000, 5_000, 60_000, 2_592_000_001]
 _SHORT_MS = [0, 1, 5_000, 15_000, 60_000, None]
 
 
@@ -19,13 +20,17 @@ def draw_operator_event(rng: Random, row: SessionState) -> tuple[str, dict[str, 
         "message": rng.choice([None, "fine"]),
     }
     moves: list[tuple[str, dict[str, Any]]] = [
-        ("session_paused", {"snapshot": None, "reason": rng.choice([None, "look at it"])}),
+        (
+            "session_paused",
+            {"snapshot": None, "reason": rng.choice([None, "look at it"]), "hold_ms": rng.choice(_HOLDS_MS)},
+        ),
         ("session_resumed", {"message": rng.choice([None, "go on"])}),
         ("session_resumed", answer),
         ("session_terminated", {"reason": "cancelled"}),
     ]
     if row.state == "Paused":
         moves += [("session_resumed", {}), ("session_resumed", answer), ("session_resumed", answer)]
+        moves += [("session_paused", {"snapshot": None, "hold_ms": 5_000})]
     if row.state == "Active":
         moves += [("session_paused", {"snapshot": None})] * 4
     event_type, fields = rng.choice(moves)
