@@ -287,7 +287,9 @@ def test_an_operator_locks_a_session_that_its_agent_has_paused() -> None:
 def test_the_last_operator_who_pauses_holds_the_session() -> None:
     rig, agent, _ = held(hold_ms=5_000)
     rig.advance(4_000)
-    assert Hand(rig, agent, "bob").pause(hold_ms=60_000) == "applied"
+    bob = Hand(rig, agent, "bob")
+    bob.count = 10  # of other producers than alice's
+    assert bob.pause(hold_ms=60_000) == "applied"
     assert rig.row_of(agent).hold == SessionHold("bob", 60_000)
     assert rig.fold.next_deadline_ms == rig.at + 60_000
 
@@ -321,20 +323,20 @@ def test_an_agent_does_not_ask_in_a_session_that_is_held() -> None:
 
 
 def test_a_new_holder_or_owner_does_not_undo_the_hold() -> None:
-    rig, agent, hand = held()
+    rig, agent, hand = held(hold_ms=60_000)
     again = EventFactory(producer="p2")
     again.key = agent.key
     assert rig.send(again, "session_taken_over", {"epoch": 1}) == "applied"
     again.epoch = 2
     assert rig.send(again, "session_resumed", snapshot_id=None) == "rejected operator_only"
-    rig.advance(HOLD_MS - 1_000)  # the owner is silent by now
+    rig.advance(30_000)  # the owner is silent by now
     shop = EventFactory(service="shop", producer="s1")
     shop.key, shop.epoch = agent.key, 2
     assert rig.send(shop, "session_taken_over") == "applied"
     shop.epoch = 3
     assert rig.row_of(agent).owner_service == "shop"
     assert rig.send(shop, "session_resumed", snapshot_id=None) == "rejected operator_only"
-    assert rig.row_of(agent).hold == SessionHold("alice", HOLD_MS)
+    assert rig.row_of(agent).hold == SessionHold("alice", 60_000)
     assert hand.send("session_resumed") == "applied"
 
 
