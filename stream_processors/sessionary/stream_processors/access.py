@@ -148,4 +148,6 @@ def _fault_text(field: str, kind: str) -> str:
         return "has a field other than tenant, user, principal and roles"
     if kind == "missing":
         return "principal is missing; only a token with a tenant has one by default"
-    return _FIELDS.get(field, 'role reader, and a user, need a tenant; add one, or "roles": ["operator"] without a user')
+    return _FIELDS.get(
+        field, 'role reader, and a user, need a tenant; add one, or "roles": ["operator"] without a user'
+    )

@@ -64,9 +64,7 @@ class OperatorHand:
         self._memory = memory
         self._decide: Decide | None = None
 
-    def pause(
-        self, session: NamedSession | str, reason: str | None = None, hold_s: float | None = None
-    ) -> JudgedEvent:
+    def pause(self, session: NamedSession | str, reason: str | None = None, hold_s: float | None = None) -> JudgedEvent:
         """Hold an Active or Paused session; only an operator resumes it.
 
         `hold_s`: seconds after which the session ends, unless it is resumed; None: `hold_ms` of its

@@ -23,7 +23,6 @@ from sessionary.stream_processors.api.session_questions import (
 )
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 
 _RETRY_AFTER_S: Final = "5"
 

@@ -139,7 +139,7 @@ async def _next_keys(state: PartitionState, wanted: Wanted) -> list[bytes]:
     return sorted(found)[: ROWS_MAX + 1]
 
 
-# The control API's lists over all partitions, for the tenant of the token, and its user if it has one.
+# The control API's lists over all partitions, for the tenant, and the user, of the token.
 #
 #     GET /v1/runs?user_id=…&state=…&mode=…&limit=…&cursor=…        open and finished runs
 #     GET /v1/sessions?user_id=…&state=…&limit=…&cursor=…           sessions that are not archived
@@ -283,9 +283,7 @@ def _choice(request: Request, name: str, choices: Sequence[str]) -> str | None:
     return said
 
 
-def _fits(
-    row: SessionState | RunState | FinishedRun, caller: Caller, user_id: str | None, state: str | None
-) -> bool:
+def _fits(row: SessionState | RunState | FinishedRun, caller: Caller, user_id: str | None, state: str | None) -> bool:
     return caller.may_see(row.user_id) and user_id in (None, row.user_id) and state in (None, row.state)
 
 

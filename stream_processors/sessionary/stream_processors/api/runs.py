@@ -351,7 +351,7 @@ class ExecutionPage:
 
 
 async def _read_run(asked: AskedOwner, run_id: str) -> dict[str, Any] | None:
-    """Return an open run with its steps and calls; None if it has finished, or is another user's."""
+    """Return an open run with its steps and calls; None if it has ended, or is another user's."""
     state, key = asked.owner.state, run_key(*asked.question.key, run_id)
     row = state.rows.get(key)
     if not isinstance(row, RunState) or not asked.question.caller.may_see(row.user_id):

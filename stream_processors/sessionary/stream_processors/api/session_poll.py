@@ -256,8 +256,9 @@ async def _find_differences(
 def find_difference(owner: PartitionOwner, question: SessionQuestion, caller: Caller) -> dict[str, Any] | None:
     """Return the news of a session for its client, as `/openapi.json` describes them, or None.
 
-    `state` is null if the tenant, or the caller's user, has no such session. The verdict on the event at `after` is given
-    only if the session does not exist, or is archived; it is null if that event is not judged yet.
+    `state` is null if the tenant, or the caller's user, has no such session. The verdict on the
+    event at `after` is given only if the session does not exist, or is archived; it is null if that
+    event is not judged yet.
     `producer_seq` is above the number that the client has given out if another process uses its id.
     """
     key, state = question.key.encoded(), owner.state
@@ -307,7 +308,7 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion, caller: Ca
 
 
 def user_of(row: object) -> str | None:
-    """Return the user of a session's row, or of a run's; None without one, as once it is archived."""
+    """Return the user of a session's row, or of a run's; None without one, as once it is gone."""
     return row.user_id if isinstance(row, SessionState | RunState | FinishedRun) else None
 
 

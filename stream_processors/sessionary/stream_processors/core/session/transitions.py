@@ -124,9 +124,7 @@ def _fail_start(state: SessionState, payload: SessionStartFailed, now_ms: int) -
 
 
 def _pause(state: SessionState, payload: SessionPaused, now_ms: int) -> Grounds | Objection:
-    return object_to_pause(payload) or Grounds(
-        payload.kind, payload.reason or payload.kind, snapshot=payload.snapshot
-    )
+    return object_to_pause(payload) or Grounds(payload.kind, payload.reason or payload.kind, snapshot=payload.snapshot)
 
 
 def _hold_paused(state: SessionState, payload: SessionPaused, now_ms: int) -> Grounds | Objection:
@@ -235,7 +233,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         cleanup=CleanupPlan(_PLAIN_END),
     ),
     Transition("T04", "Active", "session_paused", "Paused", None, "client", guard=_pause, effect=clocks.stop_duration),
-    # The state stays: an operator's pause locks a session that its agent, or a migration, has paused.
+    # The state stays: an operator's pause locks a session that its agent, or a migration, paused.
     Transition("T04", "Paused", "session_paused", "Paused", None, "operator", guard=_hold_paused),
     Transition(
         "T05",
