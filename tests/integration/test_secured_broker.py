@@ -278,7 +278,7 @@ def test_two_services_with_a_prefix_each_do_not_reach_each_other(
         agent = secured.settings(way, f"agent{name}", plain)
         with _new_client(secured, agent, urls[name], tmp_path / name, token=f"token{name}") as client:
             with client.session(user_id="u1", state={"of": name}) as session:
-                assert session.sync().state_json == json.dumps({"of": name})
+                assert json.loads(session.sync().state_json) == {"of": name}
             client.flush(60)
     for name, other in (("-a", "-b"), ("-b", "-a")):
         foreign = pipelines[other]
