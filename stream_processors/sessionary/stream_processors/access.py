@@ -149,5 +149,5 @@ def _fault_text(field: str, kind: str) -> str:
     if kind == "missing":
         return "principal is missing; only a token with a tenant has one by default"
     return _FIELDS.get(
-        field, 'role reader, and a user, need a tenant; add one, or "roles": ["operator"] without a user'
+        field, 'role reader needs a tenant, and so does a user; add one, or "roles": ["operator"]'
     )
