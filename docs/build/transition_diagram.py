@@ -78,6 +78,7 @@ def _artifact_row(transition: ArtifactTransition) -> str:
 def _draw_arrow(transition: Transition) -> str:
     how = {
         "client": ", ".join(transition.reasons),
+        "operator": "by an operator",
         "processor": "by a clock",
         "either": ", ".join((*transition.reasons, "or by a clock")),
     }[transition.by]

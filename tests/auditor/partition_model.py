@@ -16,7 +16,7 @@ from tests.auditor.decoding import (
     producer_hash,
 )
 from tests.auditor.migration_model import MigrationModel, is_held_for_migration, open_migration
-from tests.auditor.people_model import take_answer
+from tests.auditor.people_model import drop_question, take_answer
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, RULES, TOMBSTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
 from tests.auditor.skip_model import Decided, SkipModel
@@ -78,6 +78,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             if row["released_at"] is not None:
                 return max(row["released_at"], row["entered_at"]) + limits["archive_delay_ms"], "archived"
             return at + limits["release_limit_ms"], "archived"
+        if row["hold"] is not None:
+            return at + row["hold"][1], "timeout_cleanup"
         if row["question"] is not None:
             return at + row["question"][1], "expired"
         if is_held_for_migration(row):
@@ -198,11 +200,13 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             self.enter_state(
                 key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **details
             )
-        elif row["question"] is not None:
+        elif row["question"] is not None and row["hold"] is None:
             take_answer(row, "expired")
             row["max_due_at"] += self.now
             self.enter_state(key, row, "Active", "processing", "T05", event_type="session_resumed", **details)
         else:
+            row["hold"] = None
+            drop_question(row)
             number = {"Idle": "T03", "Timeout": "T08", "Paused": "T09", "Error": "T12"}[before]
             name = "session_start_failed" if before == "Idle" else "session_terminated"
             actions = {"Idle": END_ACTIONS, "Error": ERROR_ACTIONS}.get(before, DROP_ACTIONS)

@@ -1,11 +1,15 @@
 """How sessions are paused, resumed and ended, for the oracle."""
 
 from tests.auditor.decoding import Rejection, Row
+from tests.auditor.migration_model import is_held_for_migration
 from tests.auditor.partition_model import PartitionModel
 from tests.auditor.people_model import (
     ask_question,
+    begin_hold,
     by_operator,
     check_answer,
+    check_hold,
+    check_hold_time,
     content_of,
     drop_question,
     head_for_operator,
@@ -28,23 +32,34 @@ class PauseModel(PartitionModel):
             row["holder_epoch"] = row["epoch"]
 
     def pause_session(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
+        is_paused = row["state"] == "Paused"
+        if is_paused and not by_operator(fields):
+            raise Rejection("illegal_transition")
+        if fields["snapshot"] is None and not by_operator(fields):
+            raise Rejection("missing_snapshot")
+        check_hold_time(fields)
         if fields["snapshot"] is not None:
             self.take_snapshot(row, fields["snapshot"])
-        elif by_operator(fields):
-            row["head"], row["head_content"] = head_for_operator(row)
         else:
-            raise Rejection("missing_snapshot")
-        row["max_due_at"] = max(0, row["max_due_at"] - self.now)
-        ask_question(row, envelope, fields)
+            row["head"], row["head_content"] = head_for_operator(row)
+        if is_held_for_migration(row):
+            row["migration"]["from"] = "Paused"
+        if not is_paused:
+            row["max_due_at"] = max(0, row["max_due_at"] - self.now)
+        if row["question"] is None:
+            ask_question(row, envelope, fields)
+        begin_hold(row, envelope, fields)
         details = {"snapshot_id": row["head"], "actor": envelope["actor"]}
         self.enter_state(key, row, "Paused", None, "T04", event_type="session_paused", **details)
 
     def resume_session(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
+        check_hold(row, fields)
         if row["migration"] is not None and row["migration"]["step"] == "prepared":
             raise Rejection("migration_open")
         if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
             raise Rejection("version_conflict")
         check_answer(row, fields)
+        row["hold"] = None
         if row["state"] == "Paused":
             row["max_due_at"] += self.now
             code = "resumed"
@@ -75,6 +90,7 @@ class PauseModel(PartitionModel):
         last = fields["snapshot"]
         if last is not None and not (snapshot_fault(last, row["head"])):
             row["head"], row["head_content"] = last["snapshot_id"], content_of(last)
+        row["hold"] = None
         drop_question(row)
         bad = state == "Error" or reason == "abnormal_termination"
         self.enter_state(

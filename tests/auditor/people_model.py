@@ -40,6 +40,31 @@ def ask_question(row: Row, envelope: Row, fields: Row) -> None:
         row["answer"] = None
 
 
+def check_hold(row: Row, fields: Row) -> None:
+    """Raise `Rejection` if an operator holds the session, and another one wants it Active."""
+    if row["hold"] is not None and not by_operator(fields):
+        raise Rejection("operator_only")
+
+
+def check_hold_time(fields: Row) -> None:
+    """Raise `Rejection` if a pause names a time that it may not name."""
+    hold_ms = fields.get("hold_ms")
+    if hold_ms is None:
+        return
+    if not by_operator(fields):
+        raise Rejection("operator_only")
+    if not 1_000 <= hold_ms <= 2_592_000_000:
+        raise Rejection("invalid_value")
+
+
+def begin_hold(row: Row, envelope: Row, fields: Row) -> None:
+    """Let an operator hold a session, or note that its agent paused it itself."""
+    row["hold"] = None
+    if by_operator(fields):
+        given = fields.get("hold_ms")
+        row["hold"] = (envelope["actor"] or "", row["limits"]["hold_ms"] if given is None else given)
+
+
 def check_answer(row: Row, fields: Row) -> None:
     """Raise `Rejection` unless an event answers the open question, or neither is there."""
     approved, named = fields.get("approved"), fields.get("question_id")
@@ -66,7 +91,7 @@ def drop_question(row: Row) -> None:
         row["question"] = row["answer"] = None
 
 
-def people_of(question: Any, answer: Any) -> Row:
-    """Return the question and the answer of a row of the product in the oracle's form."""
+def people_of(question: Any, answer: Any, hold: Any) -> Row:
+    """Return the question, answer and hold of a row of the product in the oracle's form."""
     asked = None if question is None else (question.question_id, question.answer_ms, question.text)
-    return {"question": asked, "answer": None if answer is None else tuple(answer)}
+    return {"question": asked, "answer": answer and tuple(answer), "hold": hold and tuple(hold)}

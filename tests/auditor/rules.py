@@ -163,7 +163,7 @@ def is_legal(state: str, kind: str) -> bool:
         "session_phase_changed": ("Idle", "Active", "Error", "Terminated"),
         "session_started": ("Idle",),
         "session_start_failed": ("Idle",),
-        "session_paused": ("Active",),
+        "session_paused": ("Active", "Paused"),  # the second by operators only
         "session_errored": ("Active",),
         "session_resumed": ("Paused", "Timeout"),
         "session_recovered": ("Error",),

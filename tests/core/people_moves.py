@@ -7,25 +7,27 @@ from sessionary.schemas.records import SessionState
 from tests.support.event_factory import EventFactory, snapshot
 
 _PRINCIPALS = ["alice", "bob", None]
+_HOLDS_MS = [None, None, 999, 1_000, 5_000, 60_000, 2_592_000_001]
 _SHORT_MS = [0, 1, 5_000, 15_000, 60_000, None]
 
 
 def draw_operator_event(rng: Random, row: SessionState) -> tuple[str, dict[str, Any]]:
     """Return an event that the control API may send to a session, sensible for its state or not."""
     question_id = None if row.question is None else row.question.question_id
+    hold_ms = _HOLDS_MS[row.audit_seq % len(_HOLDS_MS)]
     answer = {
         "approved": rng.choice([True, False]),
         "question_id": rng.choice([None, None, question_id, "another"]),
         "message": rng.choice([None, "fine"]),
     }
     moves: list[tuple[str, dict[str, Any]]] = [
-        ("session_paused", {"snapshot": None, "reason": rng.choice([None, "look at it"])}),
+        ("session_paused", {"snapshot": None, "reason": rng.choice([None, "look at it"]), "hold_ms": hold_ms}),
         ("session_resumed", {"message": rng.choice([None, "go on"])}),
         ("session_resumed", answer),
         ("session_terminated", {"reason": "cancelled"}),
     ]
     if row.state == "Paused":
-        moves += [("session_resumed", {}), ("session_resumed", answer), ("session_resumed", answer)]
+        moves += [("session_resumed", {}), ("session_resumed", answer), ("session_paused", {"snapshot": None})]
     if row.state == "Active":
         moves += [("session_paused", {"snapshot": None})] * 4
     event_type, fields = rng.choice(moves)

@@ -106,7 +106,10 @@ def test_an_agent_is_held_and_goes_on_and_its_questions_are_answered(
         [paused] = rig.act("session pause", session, "--reason", "look at it")
         assert (paused["state"], paused["version"]) == ("Paused", 2)
         rig.wait_reported(SessionHeld)
-        rig.act("session pause", session, "--reason", "again", code=5)
+        with pytest.raises(Rejected, match="operator_only: alice holds the session until"):
+            session.resume()
+        [again] = rig.act("session pause", session, "--reason", "again", "--hold", "1800")
+        assert (again["state"], again["epoch"]) == ("Paused", 1)
         [resumed] = rig.act("session resume", session, "--reason", "go on")
         assert (resumed["state"], resumed["epoch"]) == ("Active", 2)
         assert rig.wait_reported(SessionGoesOn).epoch == 2
@@ -125,6 +128,7 @@ def test_an_agent_is_held_and_goes_on_and_its_questions_are_answered(
         session.sync()
     assert not [each for each in rig.reported if isinstance(each, SessionFenced)]
     assert rig.transitions(session)[2:] == [
+        ("T04", "manual", "alice"),
         ("T04", "manual", "alice"),
         ("T05", "resumed", "alice"),
         ("T04", "review", None),

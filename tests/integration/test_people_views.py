@@ -56,7 +56,12 @@ def test_pauses_and_waits_have_their_length_snapshot_and_person(tables: ClickHou
     story.send(asked, "session_paused", kind="review", reason="Deploy?", question="Deploy?")
     story.send(late, "session_paused", kind="review", reason="Pay?", question="Pay?", answer_ms=5_000)
     story.send(open_, "session_paused", kind="review", reason="And now?", question="And now?")
-    story.rig.advance(60_000)
+    locked = story.start("locked")
+    story.send(locked, "session_paused", kind="review", reason="Sell?", question="Sell?", answer_ms=50_000)
+    story.rig.advance(30_000)
+    story.act(locked, "session_paused", snapshot=None, reason="wait")
+    story.rig.advance(30_000)
+    story.act(locked, "session_resumed", approved=False, message="not today")
     story.act(held, "session_resumed", message="go on")
     story.act(asked, "session_resumed", approved=True, message="fine")
     story.store(tables)
@@ -74,13 +79,22 @@ def test_pauses_and_waits_have_their_length_snapshot_and_person(tables: ClickHou
     }
     assert pauses[open_.key.session_id]["ended_state"] == ""
     assert pauses[open_.key.session_id]["length_s"] > 3_600
+    of_locked = f"SELECT {names} FROM v_pauses WHERE session_id = '{locked.key.session_id}' ORDER BY audit_seq"
+    assert [[*row.values()][1:3] + [*row.values()][4:] for row in client.fetch_rows(of_locked)] == [
+        ["review", None, "Active", "denied", "alice", 60.0],
+        ["manual", "alice", "Active", "denied", "alice", 30.0],
+    ]
     names = "session_id, question, answer, answered_by, said, wait_s"
     waits = {row["session_id"]: row for row in client.fetch_rows(f"SELECT {names} FROM v_waits_for_people")}
-    assert waits.keys() == {asked.key.session_id, late.key.session_id, open_.key.session_id}
-    reported = {name: [*waits[agent.key.session_id].values()][1:] for name, agent in (("asked", asked), ("late", late))}
+    assert waits.keys() == {each.key.session_id for each in (asked, late, open_, locked)}
+    reported = {
+        name: [*waits[agent.key.session_id].values()][1:]
+        for name, agent in (("asked", asked), ("late", late), ("locked", locked))
+    }
     assert reported == {
         "asked": ["Deploy?", "approved", "alice", "fine", 60.0],
         "late": ["Pay?", "expired", None, "Not answered within 5s: denied", 5.0],
+        "locked": ["Sell?", "denied", "alice", "not today", 60.0],
     }
     assert waits[open_.key.session_id]["answer"] == "open"
     clocks = client.fetch_rows("SELECT clock, transition FROM v_deadlines WHERE transition = 'T05'")

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from sessionary.infra.local.ports import free_port
-from sessionary.producers import ProducerSettings, Session, SessionClient
+from sessionary.producers import AuthenticationFailed, ProducerSettings, Session, SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.api.operators.rules import count_quota_workers
@@ -21,7 +21,7 @@ from tests.style.project import ROOT
 from tests.support.certificates import CertificateAuthority
 from tests.support.pipelines import environment, new_pipeline, run_sql
 from tests.support.processes import Processes
-from tests.support.reading import read_records
+from tests.support.reading import read_records, read_topic
 from tests.support.secured_broker import PASSWORD, SecuredBroker
 from tests.support.token_endpoint import TokenEndpoint
 from tests.support.waiting import wait_until
@@ -79,13 +79,16 @@ class Secured:
             }
         return KafkaSettings.model_validate(fields)
 
-    def apply_recipes(self, prefix: str) -> int:
-        """Add the ACLs of the document for a topic prefix; return their number."""
+    def apply_recipes(self, prefix: str, suffix: str = "") -> int:
+        """Add the ACLs of the document for a topic prefix; return their number.
+
+        `suffix`: of the principals' names.
+        """
         recipes = _RECIPE.findall((ROOT / "docs" / "operate" / "security.md").read_text("utf-8"))
         for recipe in recipes:
             words = shlex.split(recipe.replace("sessionary.", f"{prefix}."))
             given = list(zip(words[::2], words[1::2], strict=True))
-            principal = dict(given)["--allow-principal"].removeprefix("User:")
+            principal = dict(given)["--allow-principal"].removeprefix("User:") + suffix
             prefixed = ("--resource-pattern-type", "prefixed") in given
             for option, name in given:
                 if option in _RESOURCES:
@@ -119,38 +122,46 @@ def _refusal_of(kafka: KafkaSettings, topic: str, patience_s: float = 120.0) -> 
     return reported[0] if reported else None
 
 
-def _start_processor(secured: Secured, way: str, plain: KafkaSettings, processes: Processes) -> str:
+def _start_processor(
+    secured: Secured, way: str, plain: KafkaSettings, processes: Processes, suffix: str = "", token: str = TOKEN
+) -> str:
     """Start a processor with its principal's rights, and an API with TLS; return the API's URL."""
-    port, server = free_port(), secured.authority.issue(f"worker-{way}")
+    port, server = free_port(), secured.authority.issue(f"worker-{way}{suffix}")
     url = f"https://localhost:{port}"
     processor = environment(
-        secured.settings(way, "processor", plain),
+        secured.settings(way, f"processor{suffix}", plain),
         instance="w1",
         api_port=str(port),
         api_advertised_url=url,
-        api_tokens=f'{{"{TOKEN}": "{TENANT}"}}',
+        api_tokens=f'{{"{token}": "{TENANT}"}}',
         api_tls_certificate=str(server.both),
         control_ca_location=str(secured.authority.file),
     )
-    processes.start("sessionary.stream_processors", env=processor, name=f"processor-{way}")
+    processes.start("sessionary.stream_processors", env=processor, name=f"processor-{way}{suffix}")
     return url
 
 
 def _new_client(
-    secured: Secured, agent: KafkaSettings, url: str, folder: Path, service_id: str = "billing"
+    secured: Secured,
+    agent: KafkaSettings,
+    url: str,
+    folder: Path,
+    service_id: str = "billing",
+    token: str = TOKEN,
+    **callbacks: Any,
 ) -> SessionClient:
     fields = {
         **agent.model_dump(),
         "control_url": url,
         "control_ca_location": str(secured.authority.file),
-        "api_token": TOKEN,
+        "api_token": token,
         "spool_dir": folder / "spool",
         "verdict_timeout_s": 180,
         "close_timeout_s": 180,
         "handle_sigterm": False,
     }
     settings = ProducerSettings.model_validate(fields)
-    return SessionClient(tenant_id=TENANT, service_id=service_id, agent_id="agent-1", settings=settings)
+    return SessionClient(tenant_id=TENANT, service_id=service_id, agent_id="agent-1", settings=settings, **callbacks)
 
 
 @pytest.mark.parametrize("way", ["mtls", "oauth", "password"])
@@ -252,6 +263,46 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
     wanted = {"broker", "topics", "migrations", "processor"}
     wanted |= {f"lag {role}" for role in ("processor", "sink.rejected", "sink.batches")}
     wait_until(lambda: wanted <= checks_done_well(), 120, f"{wanted} are well")
+
+
+def test_two_services_with_a_prefix_each_do_not_reach_each_other(
+    secured: Secured, processes: Processes, tmp_path: Path
+) -> None:
+    """They share a broker, and the names of tenant and service; tokens and principals differ."""
+    way, pipelines = "mtls", {name: new_pipeline(secured.broker.plain_servers) for name in ("-a", "-b")}
+    urls = {}
+    for name, plain in pipelines.items():
+        secured.apply_recipes(plain.topic_prefix, name)
+        urls[name] = _start_processor(secured, way, plain, processes, name, f"token{name}")
+    for name, plain in pipelines.items():
+        agent = secured.settings(way, f"agent{name}", plain)
+        with _new_client(secured, agent, urls[name], tmp_path / name, token=f"token{name}") as client:
+            with client.session(user_id="u1", state={"of": name}) as session:
+                assert json.loads(session.sync().state_json) == {"of": name}
+            client.flush(60)
+    for name, other in (("-a", "-b"), ("-b", "-a")):
+        foreign = pipelines[other]
+        intruder = secured.settings(way, f"agent{name}", foreign)
+        reported: list[Exception] = []
+        client = _new_client(
+            secured, intruder, urls[other], tmp_path / "intruder" / name, token=f"token{name}", on_error=reported.append
+        )
+        session = client.create(user_id="u1")
+        with pytest.raises(AuthenticationFailed, match="refuses"):
+            client.flush(60)
+        assert client.backlog.spool_events == client.backlog.events == 1  # kept, and told
+        with pytest.raises(AuthenticationFailed):
+            session.sync()
+        client.close(5.0)
+        wait_until(lambda: any(isinstance(each, AuthenticationFailed) for each in reported), 60, "the error")  # noqa: B023
+        for role in ("agent", "processor", "sink"):
+            for topic in foreign.topics:
+                refusal = _refusal_of(secured.settings(way, f"{role}{name}", foreign), topic)
+                assert refusal is not None, (role, topic)
+                assert refusal.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, (role, topic)
+    for name, plain in pipelines.items():
+        keys = {stored.key for stored in read_topic(plain, plain.topics.events) if stored.key is not None}
+        assert len(keys) == 1, f"sessions of {name}"
 
 
 def _metrics_at(port: int) -> str:

@@ -30,7 +30,7 @@ _BY_TOKEN = (
     "ask_owner",
     "ask_task",
     "ask_to_follow",
-    "require_tenant",
+    "require_reader",
     "require_run",
     "require_parent",
     "require_session",

@@ -34,6 +34,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "question": None,
         "answer_ms": None,
         "as_operator": False,
+        "hold_ms": None,
     },
     "session_resumed": {
         "snapshot_id": None,

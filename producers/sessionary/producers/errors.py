@@ -114,10 +114,12 @@ class Rejected(ProducerError):
     Attributes:
         event_type: The type of the rejected event, for example `session_resumed`.
         reason: One of the rejection reasons; `UNKNOWN` if the processor no longer knows it.
+            `operator_only`: an operator holds the session; the message names the principal, and
+            until when.
     """
 
-    def __init__(self, event_type: str, reason: RejectionReason) -> None:
-        super().__init__(f"{event_type} was rejected: {reason}")
+    def __init__(self, event_type: str, reason: RejectionReason, detail: str = "") -> None:
+        super().__init__(f"{event_type} was rejected: {reason}" + (f": {detail}" if detail else ""))
         self.event_type = event_type
         self.reason: RejectionReason = reason
 

@@ -1,6 +1,7 @@
 """A client's reads of runs, their parts and conversations, and the ports that answer."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol
 
 from sessionary.schemas.types import (
@@ -257,6 +258,17 @@ class MigrationView(NamedTuple):
         return self.step in ("offered", "prepared")
 
 
+class HeldBy(NamedTuple):
+    """The operator who holds a session: it is Active again once an operator resumes it."""
+
+    by: str  # The principal; empty if it is not known
+    until_ms: int  # Log time at which the session ends, unless it is resumed; ms since the epoch
+
+    def __str__(self) -> str:
+        until = datetime.fromtimestamp(self.until_ms / 1_000, UTC).isoformat(timespec="seconds")
+        return f"{self.by or 'an operator'} holds the session until {until}; an operator resumes it"
+
+
 class SessionView(NamedTuple):
     """A session as the processor has committed it."""
 
@@ -284,6 +296,7 @@ class SessionView(NamedTuple):
     agents: Sequence[AgentMember] = ()  # in the order of their registration
     migration: MigrationView | None = None  # the last migration; None if there never was one
     awaits_quota: bool = False  # whether it waits until its tenant's quota admits it
+    hold: HeldBy | None = None  # the operator who holds it; None without one
 
     @property
     def is_held(self) -> bool:

@@ -73,6 +73,8 @@ RESUME_MS_MAX: Final = FINISHED_RUN_DAYS_MAX * 86_400_000
 MIGRATION_TTL_MS_MIN: Final = 1_000  # from its offer until it is aborted
 MIGRATION_TTL_MS_MAX: Final = 86_400_000
 MIGRATION_TTL_MS_DEFAULT: Final = 60_000  # if its offer names none
+OPERATOR_HOLD_MS_MIN: Final = 1_000  # of an operator's pause that names its time
+OPERATOR_HOLD_MS_MAX: Final = 30 * 86_400_000
 HEARTBEATS_PER_BUDGET: Final = 6  # a client beats at least every sixth of the inactivity budget
 
 

@@ -163,6 +163,18 @@ class Question(NamedTuple):
     answer_ms: int
 
 
+class SessionHold(NamedTuple):
+    """An operator's hold of a session, in state Paused.
+
+    Attributes:
+        by: The operator's principal; empty if the event named none.
+        hold_ms: Time of the hold, in ms from the pause on; then the session ends.
+    """
+
+    by: str
+    hold_ms: int
+
+
 class Answer(NamedTuple):
     """The answer to a session's last question.
 

@@ -4,7 +4,8 @@ A JSON object maps each token to the name of a tenant, or to an object:
 
     {"<token 1>": "acme",
      "<token 2>": {"tenant": "acme", "principal": "alice", "roles": ["reader", "operator"]},
-     "<token 3>": {"principal": "on-call", "roles": ["operator"]}}
+     "<token 3>": {"principal": "on-call", "roles": ["operator"]},
+     "<token 4>": {"tenant": "acme", "user": "ann", "principal": "app of ann"}}
 
 Pure. No error repeats a part of the input: by mistake, a token may be anywhere in it.
 """
@@ -16,15 +17,17 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sessionary.schemas.ids import NAME_LENGTH_MAX, valid_name
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 
 Role = Literal["reader", "operator"]
 
 _ERRORS_MAX: Final = 5
-_FORM: Final = "must be a JSON object {token: tenant} or {token: {tenant, principal, roles}}"
+_FORM: Final = "must be a JSON object {token: tenant} or {token: {tenant, user, principal, roles}}"
 # The rule for each field. The words of pydantic's own errors would not help, and may name a key.
 _FIELDS: Final = {
     "tenant": f"tenant must be null, or 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' or '-', "
     "a letter or digit first",
+    "user": f"user must be null, or a text of 1 to {NAME_CHARACTERS_MAX} characters",
     "principal": f"principal must be a text of 1 to {NAME_LENGTH_MAX} printable characters",
     "roles": 'roles must be a list of "reader" and "operator", and not empty',
 }
@@ -47,11 +50,16 @@ class Caller(BaseModel):
 
     A `reader` reads the sessions of its tenant. An `operator` runs commands on the whole pipeline,
     and needs no tenant. `principal` is the caller's name in logs, by default the tenant's.
+
+    With a `user`, both roles reach only the sessions, runs and tasks of this user, a `user_id` of
+    the tenant; others are unknown, and so are those without a user. Such an operator runs no
+    commands on the pipeline.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tenant: Annotated[str, AfterValidator(_check_tenant)] | None = None
+    user: Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX)] | None = None
     principal: Annotated[str, Field(min_length=1, max_length=NAME_LENGTH_MAX), AfterValidator(_check_printable)]
     roles: Annotated[frozenset[Role], Field(min_length=1)] = frozenset({"reader"})
 
@@ -64,9 +72,13 @@ class Caller(BaseModel):
 
     @model_validator(mode="after")
     def _check_reader(self) -> Self:
-        if "reader" in self.roles and self.tenant is None:
+        if self.tenant is None and ("reader" in self.roles or self.user is not None):
             raise ValueError
         return self
+
+    def may_see(self, user_id: str | None) -> bool:
+        """Return whether the caller may know of what belongs to a user of its tenant."""
+        return self.user in (None, user_id)
 
 
 def parse_tokens(source: object) -> dict[str, Caller]:
@@ -120,7 +132,7 @@ def _check_token(token: object) -> str:
 
 def _parse_caller(value: object) -> Caller:
     if not isinstance(value, str | dict):
-        raise ValueError("must be the name of a tenant, or an object of tenant, principal and roles")
+        raise ValueError("must be the name of a tenant, or an object of tenant, user, principal and roles")
     fields = {"tenant": value} if isinstance(value, str) else value
     try:
         return Caller.model_validate(fields)
@@ -133,7 +145,9 @@ def _parse_caller(value: object) -> Caller:
 
 def _fault_text(field: str, kind: str) -> str:
     if kind == "extra_forbidden":
-        return "has a field other than tenant, principal and roles"
+        return "has a field other than tenant, user, principal and roles"
     if kind == "missing":
         return "principal is missing; only a token with a tenant has one by default"
-    return _FIELDS.get(field, 'role reader needs a tenant; add one, or "roles": ["operator"]')
+    return _FIELDS.get(
+        field, 'role reader needs a tenant, and so does a user; add one, or "roles": ["operator"]'
+    )

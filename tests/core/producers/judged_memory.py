@@ -11,10 +11,13 @@ from sessionary.producers.ports import KnownSession, OnReceipt, OutRecord, Ports
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import SessionState
+from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question, session_document
 from sessionary.stream_processors.core.model import RecentVerdicts
 from tests.core.fold_rig import FoldRig
+
+_CALLER = Caller(tenant="acme", principal="acme")
 
 
 class _FirstPoll:
@@ -84,7 +87,7 @@ class JudgedMemory(InMemoryTransport):
         if not isinstance(row, SessionState):
             raise SessionLost(f"session {session_id} is not known")
         owner: Any = SimpleNamespace(state=self.rig.fold, recent_verdicts=self._recent)
-        question = Question(key, 0, None if after is None else after[1], 0)
+        question = Question(key, 0, None if after is None else after[1], 0, _CALLER)
         return parse_session(session_document(row, AskedOwner(question, owner)))
 
     def forget_outcomes(self) -> None:
@@ -102,6 +105,6 @@ class JudgedMemory(InMemoryTransport):
             key = SessionKey("acme", each.session_id)
             asked = (each.state, each.epoch, each.holder, each.rejected_after, after)
             question = SessionQuestion(key, 0, *asked, {}, each.producer_id, each.last_seq, each.agents)
-            if (document := find_difference(owner, question)) is not None:
+            if (document := find_difference(owner, question, _CALLER)) is not None:
                 found.append(document)
         return parse_changes({"positions": {"0": self.rig.offset}, "sessions": found})

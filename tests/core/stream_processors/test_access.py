@@ -30,6 +30,14 @@ def test_an_operator_needs_no_tenant_but_a_name() -> None:
     assert caller == Caller(tenant=None, principal="on-call", roles=frozenset({"operator"}))
 
 
+@pytest.mark.parametrize("user", ["ann", "ann@example.com", "Ann Ä", "x" * 256])
+def test_a_token_names_a_user_as_an_envelope_does(user: str) -> None:
+    (caller,) = parse_tokens({"a": {"tenant": "acme", "user": user}}).values()
+    assert caller == Caller(tenant="acme", user=user, principal="acme", roles=frozenset({"reader"}))
+    assert [caller.may_see(each) for each in (user, "ben", "", None)] == [True, False, False, False]
+    assert Caller(tenant="acme", principal="acme").may_see(None)
+
+
 @pytest.mark.parametrize(
     ("value", "reported"),
     [
@@ -45,6 +53,10 @@ def test_an_operator_needs_no_tenant_but_a_name() -> None:
         ("", "tenant must be null, or 1 to 128"),
         ({"tenant": "acme", "principal": f"{SECRET}\n"}, "principal must be a text"),
         ({"tenant": "acme", "principal": ""}, "principal must be a text"),
+        ({"user": "ann", "principal": "app", "roles": ["operator"]}, "and so does a user"),
+        ({"tenant": "acme", "user": ""}, "user must be null, or a text of 1 to 256"),
+        ({"tenant": "acme", "user": f"{SECRET}{'x' * 256}"}, "user must be null, or a text of 1 to 256"),
+        ({"tenant": "acme", "user": 7}, "user must be null, or a text of 1 to 256"),
         ({"tenant": "acme", SECRET: 1}, "has a field other than"),
         (7, "must be the name of a tenant, or an object"),
         ([SECRET], "must be the name of a tenant, or an object"),

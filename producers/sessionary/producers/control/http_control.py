@@ -23,7 +23,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import MigrationView
+from sessionary.producers.run_ports import HeldBy, MigrationView
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas import types
 from sessionary.schemas.tls import context_for
@@ -294,6 +294,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         agents=[AgentMember(*(each[name] for name in AgentMember._fields)) for each in body.get("agents") or ()],
         migration=_parse_migration(body.get("migration")),
         awaits_quota=body.get("awaits_quota") is True,
+        hold=None if (hold := body.get("hold")) is None else HeldBy(hold["by"], int(hold["until_ms"])),
     )
 
 

@@ -368,6 +368,7 @@ class SessionCore:
         known.agents, known.agent_count = tuple(view.agents), len(view.agents)
         known.is_member = any(agent.service_id == emitter.service_id for agent in view.agents)
         known.limits = view.limits
+        known.is_held = known.is_held or view.hold is not None
         # A session held for its migration is Active again, in the same epoch, if that is aborted.
         state = "Terminated" if view.state == "Archived" else "Active" if view.is_held else view.state
         self.set_state(state, committed=not view.is_held)

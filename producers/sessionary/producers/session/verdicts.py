@@ -23,6 +23,7 @@ from sessionary.producers.verdicts.local_checks import NO_BARS
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionTakenOver
 
 _EPOCH_PAUSE_S = 0.1
+_HELD = "operator_only"
 
 
 class Verdicts:
@@ -75,7 +76,7 @@ class Verdicts:
         if not is_reached:
             reason = (view.verdict and view.verdict.reason) or "UNKNOWN"
             core.notify_rejected(pending.event_id, pending.event_type, reason)
-            raise Rejected(pending.event_type, reason)
+            raise Rejected(pending.event_type, reason, f"{view.hold}" if reason == _HELD and view.hold else "")
         return view
 
     def ask_take_over(self, metadata: EventMetadata) -> PendingVerdict:

@@ -103,7 +103,7 @@ class SessionLock:
         self._lock.release()
 
 
-_HELD_REMEDY = "it continues once they resume it, or by resume()"
+_HELD_REMEDY = "it continues once they resume it"
 
 
 class LocalView:
@@ -174,7 +174,7 @@ class LocalView:
         self.lost_before = 0  # events that were lost before the state was last certain
         self.offered: str | None = None  # the migration whose end a verb waits for
         self.lost = self.notified_lost = False  # reported: by a poll, which makes no verb raise
-        self.is_held = False  # others paused it, as a poll has reported
+        self.is_held = False  # others paused it, as a poll or a verdict has reported
         self.sent_events: SentEvents | None = None  # those that may not be judged yet; None: not polled
 
     @property

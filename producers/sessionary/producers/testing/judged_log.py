@@ -20,7 +20,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import FollowedState, MigrationView
+from sessionary.producers.run_ports import FollowedState, HeldBy, MigrationView
 from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, MemoryQuota
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.events import OPERATORS, SessionRecovered, SessionResumed, SessionTakenOver
@@ -60,6 +60,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.claims import UNHEARD, look_again, take_notice, verdict_on
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
+from sessionary.stream_processors.core.session.people import hold_end_ms
 
 # The quotas of a memory's tenants, by the processor's own rules.
 
@@ -382,6 +383,7 @@ class JudgedLog:
             agents=[AgentMember(*agent) for agent in row.agents],
             migration=_migration_view(row),
             awaits_quota=waits_for_quota(row),
+            hold=None if row.hold is None else HeldBy(row.hold.by, hold_end_ms(row, row.hold)),
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:

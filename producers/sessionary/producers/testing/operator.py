@@ -64,9 +64,14 @@ class OperatorHand:
         self._memory = memory
         self._decide: Decide | None = None
 
-    def pause(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
-        """Hold an Active session."""
-        return self._act(session, SessionPaused("manual", reason, as_operator=True))
+    def pause(self, session: NamedSession | str, reason: str | None = None, hold_s: float | None = None) -> JudgedEvent:
+        """Hold an Active or Paused session; only an operator resumes it.
+
+        `hold_s`: seconds after which the session ends, unless it is resumed; None: `hold_ms` of its
+        limits.
+        """
+        hold_ms = None if hold_s is None else round(hold_s * 1_000)
+        return self._act(session, SessionPaused("manual", reason, as_operator=True, hold_ms=hold_ms))
 
     def resume(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
         """Resume a held session."""

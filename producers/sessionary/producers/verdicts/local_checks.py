@@ -128,7 +128,7 @@ def _bar_of(event_type: str, states: Set[str]) -> Bar | None:
     if accepting:
         return None
     ways = [each for each in TRANSITIONS if each.source in states and each.event_type == event_type]
-    ways = [each for each in ways if each.by != "processor"]
+    ways = [each for each in ways if each.by in ("client", "either")]
     if not ways:
         return Bar("illegal_transition")
     if not all(each.reasons for each in ways):

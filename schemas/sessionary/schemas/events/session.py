@@ -52,7 +52,7 @@ class SessionStartFailed(NamedTuple):
 
 
 class SessionPaused(NamedTuple):
-    """The session is held: Active to Paused (transition T04).
+    """The session is held (transition T04): Active to Paused; by an operator also one in Paused.
 
     Attributes:
         kind: The reason for which the session is held.
@@ -61,6 +61,8 @@ class SessionPaused(NamedTuple):
         question: The question to a person, if the session waits for an answer.
         answer_ms: Time for an answer, in ms of log time; None: the limit `hold_ms`.
         as_operator: An operator requested the event, by the control API.
+        hold_ms: Time that an operator holds the session for, in ms of log time; None: the limit
+            `hold_ms`.
     """
 
     kind: PauseKind
@@ -69,6 +71,7 @@ class SessionPaused(NamedTuple):
     question: str | None = None
     answer_ms: int | None = None
     as_operator: bool = False
+    hold_ms: int | None = None
 
 
 class SessionResumed(NamedTuple):

@@ -32,6 +32,7 @@ from sessionary.schemas.types import (
     RunQuota,
     RunStateName,
     SessionAgent,
+    SessionHold,
     SessionLimits,
     SessionQuota,
     SessionStateName,
@@ -92,6 +93,7 @@ class SessionState(NamedTuple):
     shared_results: int = 0  # Number of results that the agents have shared
     fenced_beats: FencedBeats | None = None  # None without such heartbeats
     quota: SessionQuota | None = None  # The waiting or granted claim; None without one
+    hold: SessionHold | None = None  # An operator's hold, which only operators end; None without one
 
 
 class SessionContent(NamedTuple):

@@ -14,7 +14,7 @@ from aiohttp.web import Request, Response, StreamResponse
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.problems import Problem, not_ready
 from sessionary.stream_processors.api.routing import OtherWorkers, passed_headers
-from sessionary.stream_processors.api.session_poll import require_tenant
+from sessionary.stream_processors.api.session_poll import require_reader
 from sessionary.stream_processors.api.session_questions import (
     AskedOwner,
     SessionQuestions,
@@ -23,7 +23,6 @@ from sessionary.stream_processors.api.session_questions import (
 )
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 
 _RETRY_AFTER_S: Final = "5"
 
@@ -122,7 +121,7 @@ def _seen_of(row: SessionState) -> tuple[Any, ...]:
         *(row.state, row.phase, row.reason_code, row.epoch, row.version),
         *(row.owner_service, row.agent_id, row.holder),
         *(row.state_schema_version, row.state_json, row.snapshot.snapshot_id),
-        *(row.limits, tuple(row.data_classes)),
+        *(row.limits, tuple(row.data_classes), row.hold),
     )
 
 
@@ -233,19 +232,19 @@ class FollowPage:
                 now_s = time.monotonic()
                 if now_s >= looked_s + KEEP_ALIVE_S:
                     looked_s = now_s
-                    if not self._may_go_on(request, owner):
+                    if not self._may_go_on(request, asked):
                         return
                 if now_s >= written_s + KEEP_ALIVE_S:
                     await stream.write(_KEEP_ALIVE)
                     written_s = now_s
 
-    def _may_go_on(self, request: Request, owner: PartitionOwner) -> bool:
-        """Return whether the partition is surely this worker's, and the token is still known."""
+    def _may_go_on(self, request: Request, asked: AskedOwner) -> bool:
+        """Return whether the partition is surely this worker's, and the token is still the same."""
         try:
-            require_tenant(self._tokens, request, request.query.get("tenant"))
+            caller, _ = require_reader(self._tokens, request, request.query.get("tenant"))
         except Problem:
             return False
-        return self._others.has_heard(owner.committed_s)
+        return caller.user == asked.question.caller.user and self._others.has_heard(asked.owner.committed_s)
 
     async def _pass_on(self, request: Request, partition: int) -> StreamResponse:
         """Pass the owner's stream through as it comes. Any other answer is passed on whole."""

@@ -12,10 +12,12 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import FinishedRun, RunState, SessionState
 from sessionary.schemas.types import RunMode, RunStateName, SessionStateName
+from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.runs import RUN_CONTENTS, run_document
-from sessionary.stream_processors.api.session_poll import require_tenant, tenant_of_operator
+from sessionary.stream_processors.api.session_poll import require_reader, tenant_of_operator
+from sessionary.stream_processors.api.session_questions import hold_document
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.runtime.assignment import Assignment
@@ -137,7 +139,7 @@ async def _next_keys(state: PartitionState, wanted: Wanted) -> list[bytes]:
     return sorted(found)[: ROWS_MAX + 1]
 
 
-# The control API's lists over all partitions, for the tenant of the token.
+# The control API's lists over all partitions, for the tenant, and the user, of the token.
 #
 #     GET /v1/runs?user_id=…&state=…&mode=…&limit=…&cursor=…        open and finished runs
 #     GET /v1/sessions?user_id=…&state=…&limit=…&cursor=…           sessions that are not archived
@@ -171,12 +173,12 @@ class ListPages:
 
     async def runs(self, request: Request) -> Response:
         """Answer `GET /v1/runs` with a `run_head` for each run. Raises `Problem`."""
-        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
+        caller, tenant_id = require_reader(self._tokens, request, request.query.get("tenant"))
         user_id = request.query.get("user_id")
         state, mode = _choice(request, "state", RUN_STATES), _choice(request, "mode", RUN_MODES)
 
         def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
-            if not isinstance(row, RunState | FinishedRun) or not _fits(row, user_id, state):
+            if not isinstance(row, RunState | FinishedRun) or not _fits(row, caller, user_id, state):
                 return None
             return run_head(row, committed) if mode in (None, row.mode) else None
 
@@ -184,11 +186,11 @@ class ListPages:
 
     async def sessions(self, request: Request) -> Response:
         """Answer `GET /v1/sessions` with a `session_head` for each session. Raises `Problem`."""
-        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
+        caller, tenant_id = require_reader(self._tokens, request, request.query.get("tenant"))
         user_id, state = request.query.get("user_id"), _choice(request, "state", SESSION_STATES)
 
         def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
-            is_listed = isinstance(row, SessionState) and _fits(row, user_id, state)
+            is_listed = isinstance(row, SessionState) and _fits(row, caller, user_id, state)
             return session_head(row, committed) if is_listed else None
 
         wanted = _wanted(request, tenant_id, _is_session_key, describe)
@@ -199,12 +201,12 @@ class ListPages:
         caller, said = self._tokens.find_caller(request.headers.get("Authorization")), request.query.get("tenant")
         tenant_id: str | None
         if caller is None or "operator" not in caller.roles:
-            tenant_id = require_tenant(self._tokens, request, said)
+            caller, tenant_id = require_reader(self._tokens, request, said)
         else:
             tenant_id = tenant_of_operator(caller, said)
 
         def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
-            is_listed = isinstance(row, SessionState) and row.question is not None
+            is_listed = isinstance(row, SessionState) and row.question is not None and caller.may_see(row.user_id)
             return waiting_head(row, committed) if is_listed else None
 
         wanted = _wanted(request, tenant_id or "", _is_session_key, describe)
@@ -281,8 +283,8 @@ def _choice(request: Request, name: str, choices: Sequence[str]) -> str | None:
     return said
 
 
-def _fits(row: SessionState | RunState | FinishedRun, user_id: str | None, state: str | None) -> bool:
-    return user_id in (None, row.user_id) and state in (None, row.state)
+def _fits(row: SessionState | RunState | FinishedRun, caller: Caller, user_id: str | None, state: str | None) -> bool:
+    return caller.may_see(row.user_id) and user_id in (None, row.user_id) and state in (None, row.state)
 
 
 def _is_session_key(key: bytes) -> bool:
@@ -331,4 +333,5 @@ def waiting_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
         "question": question.text,
         "asked_ms": row.entered_at,
         "deadline_ms": state.deadline_ms(row),
+        "hold": hold_document(row),
     }

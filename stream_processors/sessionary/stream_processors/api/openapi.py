@@ -10,6 +10,8 @@ from sessionary.schemas.limits import (
     MIGRATION_TTL_MS_DEFAULT,
     MIGRATION_TTL_MS_MAX,
     MIGRATION_TTL_MS_MIN,
+    OPERATOR_HOLD_MS_MAX,
+    OPERATOR_HOLD_MS_MIN,
     RESUME_MS_MAX,
 )
 from sessionary.stream_processors.api.openapi_parts import (
@@ -226,7 +228,7 @@ _TENANT: Final = {
 }
 _REASON_OR_NULL: Final = {**TEXT_OR_NULL, "minLength": 1, "description": "for people; the audit trail keeps it"}
 _ACTIONS: Final = {
-    "pause": ("Hold a session, with a snapshot of its committed state", False),
+    "pause": ("Hold a session until an operator resumes it, with a snapshot of its committed state", False),
     "resume": ("Resume a held session; its holder is not fenced", False),
     "cancel": ("Cancel a session", False),
     "approve": ("Answer a session's open question: yes", True),
@@ -234,8 +236,18 @@ _ACTIONS: Final = {
 }
 
 
-def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
-    fields = {"reason": _REASON_OR_NULL}
+_HOLD_MS: Final = {
+    **NUMBER_OR_NULL,
+    "minimum": OPERATOR_HOLD_MS_MIN,
+    "maximum": OPERATOR_HOLD_MS_MAX,
+    "description": "the session ends after this time, unless it is resumed; default: `hold_ms` of its limits",
+}
+
+
+def _operation(action: str, summary: str, *, is_answer: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {"reason": _REASON_OR_NULL}
+    if action == "pause":
+        fields["hold_ms"] = _HOLD_MS
     if is_answer:
         fields["question_id"] = about(TEXT_OR_NULL, "the answered question; 409 if another one is open")
     body = {**object_schema(**fields), "required": [] if is_answer else ["reason"]}
@@ -273,7 +285,7 @@ _CLAIM: Final = {"for": _SERVICE, "reason": _REASON_OR_NULL}
 
 
 def _move(summary: str, fields: Mapping[str, Any], required: list[str], answer: str) -> dict[str, Any]:
-    found = _operation(summary, is_answer=False)
+    found = _operation("", summary, is_answer=False)
     body = {**object_schema(**fields), "required": [*required, "reason"]}
     found["post"]["requestBody"]["content"] = {"application/json": {"schema": body}}
     found["post"]["responses"]["200"] = json_answer("the event was applied", answer)
@@ -282,7 +294,7 @@ def _move(summary: str, fields: Mapping[str, Any], required: list[str], answer: 
 
 PEOPLE_PATHS: Final[dict[str, Any]] = {
     **{
-        f"/v1/sessions/{{session_id}}/{action}": _operation(summary, is_answer=is_answer)
+        f"/v1/sessions/{{session_id}}/{action}": _operation(action, summary, is_answer=is_answer)
         for action, (summary, is_answer) in _ACTIONS.items()
     },
     "/v1/sessions/{session_id}/migrate": _move(

@@ -55,6 +55,10 @@ _MIGRATION: Final = object_schema(
     mismatches=about(NUMBER, "number of times that the target accepted another state than the session's"),
     reason_code=about(TEXT_OR_NULL, "reason of the abort; else null"),
 )
+HOLD: Final = {
+    "oneOf": [object_schema(by=TEXT, until_ms=NUMBER), {"type": "null"}],
+    "description": "the operator who holds the session, and until when: then it ends; null without one",
+}
 SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
     tenant_id=TEXT,
@@ -78,6 +82,7 @@ SESSION: Final = object_schema(
         ],
         "description": "the answer to the last question: approved, denied or expired",
     },
+    hold=HOLD,
     state_json=about(TEXT, "the session's content: JSON text"),
     state_schema_version=NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},

@@ -14,6 +14,7 @@ from sessionary.stream_processors.api.lists import (
     SESSION_STATES,
 )
 from sessionary.stream_processors.api.openapi_parts import (
+    HOLD,
     LOG_POSITION,
     NO_READER,
     NUMBER,
@@ -296,8 +297,9 @@ _WAITING_HEAD: Final = object_schema(
     owner_service=TEXT,
     question_id=about(TEXT, "id of the question, for an answer"),
     question=about(TEXT, "for people"),
-    asked_ms=about(NUMBER, "beginning of the wait; log time in ms since the epoch, like the next field"),
-    deadline_ms=about(NUMBER, "time at which the question is denied without an answer"),
+    asked_ms=about(NUMBER, "last pause; log time in ms since the epoch, like the next field"),
+    deadline_ms=about(NUMBER, "time at which the question is denied without an answer, or the hold ends"),
+    hold=HOLD,
 )
 _PLACE: Final[dict[str, Any]] = {
     "next_cursor": about(

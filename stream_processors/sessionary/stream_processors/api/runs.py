@@ -20,6 +20,7 @@ from sessionary.schemas.records import (
 )
 from sessionary.schemas.types import Checkpoint
 from sessionary.stream_processors.api.problems import Problem, json_response
+from sessionary.stream_processors.api.session_poll import user_of
 from sessionary.stream_processors.api.session_questions import (
     AskedOwner,
     SessionQuestions,
@@ -61,7 +62,8 @@ class RunPages:
         if isinstance(asked, Response):
             return asked
         key, state = asked.question.key, asked.owner.state
-        rows = (state.rows[run_key(*key, run.run_id)] for run in require_session(asked).open_runs)
+        rows = [state.rows[run_key(*key, run.run_id)] for run in require_session(asked).open_runs]
+        rows = [row for row in rows if asked.question.caller.may_see(user_of(row))]
         return json_response({"runs": [run_document(row, state) for row in rows], **log_document(asked)})
 
 
@@ -69,14 +71,16 @@ def require_run(asked: AskedOwner, run_id: str) -> bytes:
     """Return the key of the session's run. Raises `Problem`: 404 if there is none, 410 if it went.
 
     A finished run is kept for 30 days, also if its session was archived; a 410 follows for 14 days.
+    A run of another user than the caller's is none.
     """
     session = asked.question.key
     key = run_key(*session, run_id)
     state = asked.owner.state
     row = state.rows.get(key)
-    if isinstance(row, RunTombstone) or (row is None and state.is_packed(key)):
+    may_see = asked.question.caller.may_see(user_of(row))
+    if may_see and (isinstance(row, RunTombstone) or (row is None and state.is_packed(key))):
         raise gone_problem("run", run_id)
-    if not isinstance(row, RunState | FinishedRun):
+    if not may_see or not isinstance(row, RunState | FinishedRun):
         detail = f"session {session.session_id} of tenant {session.tenant_id} has no run {run_id}"
         raise Problem(404, "unknown_run", "Unknown run", detail)
     return key
@@ -347,10 +351,10 @@ class ExecutionPage:
 
 
 async def _read_run(asked: AskedOwner, run_id: str) -> dict[str, Any] | None:
-    """Return an open run with its steps and calls; None if it has finished meanwhile."""
+    """Return an open run with its steps and calls; None if it has ended, or is another user's."""
     state, key = asked.owner.state, run_key(*asked.question.key, run_id)
     row = state.rows.get(key)
-    if not isinstance(row, RunState):
+    if not isinstance(row, RunState) or not asked.question.caller.may_see(row.user_id):
         return None
     head = {name: value for name, value in run_document(row, state).items() if name not in RUN_CONTENTS}
     steps: list[StepRow] = await read_children(state, key, step_key, StepState, TimedStep)

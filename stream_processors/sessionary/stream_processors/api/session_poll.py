@@ -16,7 +16,7 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
-from sessionary.schemas.records import SessionState, Tombstone
+from sessionary.schemas.records import FinishedRun, RunState, SessionState, Tombstone
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
 from sessionary.stream_processors.api.routing import OtherWorkers, was_passed_on
@@ -127,7 +127,7 @@ class SessionPolls:
         Waits at most 3 s for other workers.
         """
         body = await parse_object(request)
-        tenant_id = require_tenant(self._tokens, request, body.get("tenant"))
+        caller, tenant_id = require_reader(self._tokens, request, body.get("tenant"))
         questions = self._parse_questions(tenant_id, body.get("sessions"))
         positions: dict[str, int] = {}
         found: list[dict[str, Any]] = []
@@ -138,7 +138,7 @@ class SessionPolls:
                 if self._may_answer(owner):
                     # Rows may be newer than the position, never older.
                     positions[f"{partition}"] = owner.state.position.next_offset
-                    found += await _find_differences(owner, asked)
+                    found += await _find_differences(owner, asked, caller)
             elif not was_passed_on(request) and (url := self._others.owner_url(partition)) is not None:
                 elsewhere.setdefault(url, []).extend(question.document for question in asked)
         bodies = {url: json.dumps({**body, "sessions": asked}).encode() for url, asked in elsewhere.items()}
@@ -186,8 +186,15 @@ class SessionPolls:
         )
 
 
-def require_tenant(tokens: TokenStore, request: Request, said: Any) -> str:
-    """Return the tenant of a request's token.
+class Reader(NamedTuple):
+    """The caller of a request, with the role reader, and its tenant."""
+
+    caller: Caller
+    tenant_id: str
+
+
+def require_reader(tokens: TokenStore, request: Request, said: Any) -> Reader:
+    """Return the caller of a request, by its token.
 
     Raises `Problem`: 401 without a known token; 403 if its caller is no reader, or is of another
     tenant than the client's, in `said`, which may be None.
@@ -197,7 +204,7 @@ def require_tenant(tokens: TokenStore, request: Request, said: Any) -> str:
     if said is not None and said != caller.tenant:
         detail = f"the token is for {caller.tenant}, the client says {f'{said}'[:_SAID_MAX]}"
         raise Problem(403, "wrong_tenant", "Wrong tenant", detail)
-    return caller.tenant
+    return Reader(caller, caller.tenant)
 
 
 def tenant_of_operator(caller: Caller, said: str | None) -> str | None:
@@ -234,25 +241,31 @@ def _by_partition(questions: Sequence[SessionQuestion]) -> dict[int, list[Sessio
     return found
 
 
-async def _find_differences(owner: PartitionOwner, asked: Sequence[SessionQuestion]) -> list[dict[str, Any]]:
+async def _find_differences(
+    owner: PartitionOwner, asked: Sequence[SessionQuestion], caller: Caller
+) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for first in range(0, len(asked), _SLICE):
         if first:
             await asyncio.sleep(0)
-        documents = (find_difference(owner, question) for question in asked[first : first + _SLICE])
+        documents = (find_difference(owner, question, caller) for question in asked[first : first + _SLICE])
         found += [document for document in documents if document is not None]
     return found
 
 
-def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[str, Any] | None:
+def find_difference(owner: PartitionOwner, question: SessionQuestion, caller: Caller) -> dict[str, Any] | None:
     """Return the news of a session for its client, as `/openapi.json` describes them, or None.
 
-    `state` is null if the tenant has no such session. The verdict on the event at `after` is given
-    only if the session does not exist, or is archived; it is null if that event is not judged yet.
+    `state` is null if the tenant, or the caller's user, has no such session. The verdict on the
+    event at `after` is given only if the session does not exist, or is archived; it is null if that
+    event is not judged yet.
     `producer_seq` is above the number that the client has given out if another process uses its id.
     """
     key, state = question.key.encoded(), owner.state
     row = state.rows.get(key)
+    is_archived = isinstance(row, Tombstone) or state.is_packed(key)
+    if (row is not None or is_archived) and not caller.may_see(user_of(row)):
+        row, is_archived, key = None, False, b""  # as a session that there never was: no verdict is of this key
     if isinstance(row, SessionState):
         rejections = [each._asdict() for each in row.rejections if each.offset > question.rejected_after]
         is_other = question.holder is not None and row.holder not in ("", question.holder)
@@ -274,7 +287,6 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
             "producer_seq": seq,
             "agents": len(row.agents),
         }
-    is_archived = isinstance(row, Tombstone) or state.is_packed(key)
     verdict = None
     if question.after is not None and question.after < state.position.next_offset:
         verdict = verdict_document(owner.recent_verdicts, None, key, question.partition, question.after)
@@ -293,6 +305,11 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
         "producer_seq": 0,
         "agents": 0,
     }
+
+
+def user_of(row: object) -> str | None:
+    """Return the user of a session's row, or of a run's; None without one, as once it is gone."""
+    return row.user_id if isinstance(row, SessionState | RunState | FinishedRun) else None
 
 
 def _last_number(row: SessionState, producer_id: str | None) -> int:

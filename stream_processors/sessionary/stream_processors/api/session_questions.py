@@ -8,11 +8,13 @@ from aiohttp.web import Request, Response, StreamResponse
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of, partition_of_task, run_key, task_key
 from sessionary.schemas.records import RunTombstone, SessionState, Tombstone
+from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
-from sessionary.stream_processors.api.session_poll import parse_after, require_tenant, verdict_document
+from sessionary.stream_processors.api.session_poll import parse_after, require_reader, user_of, verdict_document
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
+from sessionary.stream_processors.core.session.people import hold_end_ms
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -30,6 +32,7 @@ class Question(NamedTuple):
     partition: int  # the session's
     after: int | None  # offset in that partition that must have been folded
     wait_s: float  # how long to wait for that
+    caller: Caller  # who asks: parts of other users than its own are unknown
 
 
 class AskedOwner(NamedTuple):
@@ -77,14 +80,14 @@ class SessionQuestions:
         Raises `Problem`: 404 if the partition has no such task of the caller's tenant, 410 if the
         task has vanished.
         """
-        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
+        caller, tenant_id = require_reader(self._tokens, request, request.query.get("tenant"))
         unknown = Problem(404, "unknown_task", "Unknown task", f"tenant {tenant_id} has no task {task_id}")
         partition = partition_of_task(task_id, self._settings.partitions)
         if partition is None:
             raise unknown
         asked = await self._ask(
             request,
-            self._question_at(request, SessionKey(tenant_id, ""), partition),
+            self._question_at(request, caller, SessionKey(tenant_id, ""), partition),
             lambda owner: (
                 owner.state.tasks.find_session(tenant_id, task_id) is not None
                 or owner.state.is_packed(task_key(tenant_id, task_id))
@@ -94,9 +97,12 @@ class SessionQuestions:
             return asked
         session = asked.owner.state.tasks.find_session(tenant_id, task_id)
         if session is None:
-            is_gone = asked.owner.state.is_packed(task_key(tenant_id, task_id))
+            is_gone = asked.owner.state.is_packed(task_key(tenant_id, task_id)) and caller.may_see(None)
             raise gone_problem("task", task_id) if is_gone else unknown
-        if isinstance(asked.owner.state.rows.get(run_key(*session, task_id)), RunTombstone):
+        row = asked.owner.state.rows.get(run_key(*session, task_id))
+        if not caller.may_see(user_of(row)):
+            raise unknown
+        if isinstance(row, RunTombstone):
             raise gone_problem("task", task_id)
         return AskedOwner(asked.question._replace(key=session), asked.owner)
 
@@ -108,22 +114,22 @@ class SessionQuestions:
         return AskedOwner(question, owner)
 
     def _parse_question(self, request: Request, after: str | None = None) -> Question:
-        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
+        caller, tenant_id = require_reader(self._tokens, request, request.query.get("tenant"))
         try:
             key = SessionKey(tenant_id, checked_session_id(request.match_info["session_id"]))
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
         partition = partition_of(key.encoded(), self._settings.partitions)
-        return self._question_at(request, key, partition, after)
+        return self._question_at(request, caller, key, partition, after)
 
     def _question_at(
-        self, request: Request, key: SessionKey, partition: int, said_after: str | None = None
+        self, request: Request, caller: Caller, key: SessionKey, partition: int, said_after: str | None = None
     ) -> Question:
         after = parse_after(request.query.get("after") if said_after is None else said_after, partition)
         wait_ms = parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
         if wait_ms > WAIT_MS_MAX:
             raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
-        return Question(key, partition, after, wait_ms / 1_000)
+        return Question(key, partition, after, wait_ms / 1_000, caller)
 
     async def _require_known(self, owner: PartitionOwner, question: Question, is_known: IsKnown) -> None:
         await self._require_folded(owner, question)
@@ -159,19 +165,30 @@ def gone_problem(what: Literal["run", "task"], name: str) -> Problem:
 
 
 def require_session(asked: AskedOwner) -> SessionState:
-    """Return the session. Raises `Problem`: 404 if there is none, 410 if it was archived."""
+    """Return the session. Raises `Problem`: 404 if there is none, 410 if it was archived.
+
+    A session of another user than the caller's is none, and to a user an archived one too: its
+    user is not known any more.
+    """
     key, state = asked.question.key, asked.owner.state
     row = state.rows.get(key.encoded())
+    if not asked.question.caller.may_see(user_of(row)):
+        raise unknown_session(key)
     if row is None and state.is_packed(key.encoded()):
         raise Problem(410, "session_archived", "Session archived", f"session {key.session_id} was archived")
     if isinstance(row, Tombstone):
         detail = f"session {row.session_id} was archived ({row.reason_code})"
         raise Problem(410, "session_archived", "Session archived", detail)
     if row is None:
-        detail = f"tenant {key.tenant_id} has no session {key.session_id}"
-        raise Problem(404, "unknown_session", "Unknown session", detail)
+        raise unknown_session(key)
     assert isinstance(row, SessionState)
     return row
+
+
+def unknown_session(key: SessionKey) -> Problem:
+    """Return the answer about a session that the tenant, or the caller's user, does not have."""
+    detail = f"tenant {key.tenant_id} has no session {key.session_id}"
+    return Problem(404, "unknown_session", "Unknown session", detail)
 
 
 def log_document(asked: AskedOwner) -> dict[str, Any]:
@@ -219,6 +236,7 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "holder_epoch": row.holder_epoch,
         "question": None if row.question is None else row.question._asdict(),
         "answer": None if row.answer is None else row.answer._asdict(),
+        "hold": hold_document(row),
         "state_json": row.state_json,
         "state_schema_version": row.state_schema_version,
         "snapshot": row.snapshot._asdict(),
@@ -231,6 +249,12 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "awaits_quota": waits_for_quota(row),
         **log_document(asked),
     }
+
+
+def hold_document(row: SessionState) -> dict[str, Any] | None:
+    """Return the JSON document of an operator's hold; None without one."""
+    hold = row.hold
+    return None if hold is None else {"by": hold.by, "until_ms": hold_end_ms(row, hold)}
 
 
 def _migration_document(row: SessionState) -> dict[str, Any] | None:

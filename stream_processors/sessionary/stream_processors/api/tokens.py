@@ -115,6 +115,17 @@ class TokenStore:
             raise Problem(403, "forbidden", "Forbidden", detail)
         return caller
 
+    def require_pipeline_operator(self, authorization: str | None) -> Caller:
+        """Return the caller, who may run commands on partitions and rules.
+
+        Raises `Problem` as `require_role` does, and 403 for a token of a user.
+        """
+        caller = self.require_role(authorization, "operator")
+        if caller.user is not None:
+            detail = f"the token of principal {caller.principal!r} is for one user's sessions only"
+            raise Problem(403, "forbidden", "Forbidden", detail)
+        return caller
+
     def _read_if_changed(self, file: RereadFile[dict[str, Caller]]) -> bool:
         """Return whether the file was read. Raises `OSError`, `ValueError`."""
         tokens = file.read_if_changed()

@@ -1,8 +1,9 @@
 """People who step in, as a session's object sees it: held, resumed, asked, answered."""
 
 import asyncio
+import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -88,13 +89,67 @@ def test_what_was_sent_meanwhile_is_rejected_and_the_content_is_the_committed_on
         assert session.update_state({"step": 1}) == 2
 
 
-def test_a_session_that_is_held_may_be_resumed_and_left_by_its_own_process() -> None:
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_session_that_an_operator_holds_is_not_resumed_by_its_own_process(knows: bool) -> None:
     reported = Reported()
     with reported.client.session(user_id="u1", state={"step": 0}) as session:
         session.update_state({"step": 1})
-        reported.memory.operator.pause(session)
+        reported.memory.operator.pause(session, "look at it", hold_s=1_800)
+        until = datetime.fromtimestamp(reported.memory.now_ms / 1_000 + 1_800, UTC).isoformat(timespec="seconds")
+        if knows:
+            reported.memory.advance(1)
+        refused = f"session_resumed was rejected: operator_only: operator holds the session until {until}"
+        with pytest.raises(Rejected, match=re.escape(refused)) as raised:
+            session.resume()
+        assert raised.value.reason == "operator_only"
+        assert (session.local_state, session.epoch) == ("Paused", 1)
+        with pytest.raises(NotAllowed, match="others hold the session: it continues once they resume it"):
+            session.activity("llm")
+        reported.memory.operator.resume(session)
         reported.memory.advance(1)
-        assert session.resume() == {"step": 1}
+        assert (session.local_state, session.epoch) == ("Active", 2)
+        session.activity("llm")
+
+
+def test_a_new_process_does_not_resume_what_an_operator_holds() -> None:
+    reported = Reported()
+    session = reported.client.session(user_id="u1").__enter__()
+    reported.memory.operator.pause(session)
+    again = Reported(reported.memory)
+    found = again.client.attach(session.session_id, take_over=True)
+    with pytest.raises(Rejected, match="operator holds the session until"):
+        found.resume()
+    reported.memory.operator.resume(session)
+    assert reported.memory.view_session(session).state == "Active"
+
+
+def test_asyncio_names_the_operator_too() -> None:
+    reported = Reported()
+
+    async def story() -> None:
+        async with AsyncSessionClient.wrap(reported.client).session(user_id="u1") as session:
+            reported.memory.operator.pause(session.session_id)
+            with pytest.raises(Rejected, match="operator holds the session until"):
+                await session.resume()
+
+    asyncio.run(story())
+
+
+def test_the_hold_of_an_operator_ends_the_session() -> None:
+    reported = Reported()
+    with reported.client.session(user_id="u1") as session:
+        reported.memory.operator.pause(session, hold_s=60)
+        reported.memory.advance(59)
+        assert reported.memory.view_session(session).state == "Paused"
+        reported.memory.advance(2)
+        view = reported.memory.view_session(session)
+        assert (view.state, view.reason_code, view.hold) == ("Terminated", "timeout_cleanup", None)
+
+
+def test_a_session_that_is_held_may_be_left_by_its_own_process() -> None:
+    reported = Reported()
+    with reported.client.session(user_id="u1", state={"step": 0}) as session:
+        session.update_state({"step": 1})
         reported.memory.operator.pause(session)
         reported.memory.advance(1)
     assert reported.memory.view_session(session).state == "Terminated"

@@ -23,6 +23,7 @@ from sessionary.producers.ports import KnownSession
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import SessionResumed
 from sessionary.schemas.ids import SessionKey
+from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
 from sessionary.stream_processors.core.model import RecentVerdicts
 
@@ -222,7 +223,7 @@ def test_the_memory_answers_a_poll_as_the_control_api_does(
         own = client.producer_id, last_seq, 0 if last_seq == 1 else 3
         question = SessionQuestion(key, 0, known_state, epoch, holder, rejected_after, None, {}, *own)
         owner: Any = SimpleNamespace(state=memory.core.judge._states[0], recent_verdicts=RecentVerdicts())
-        expected = find_difference(owner, question)
+        expected = find_difference(owner, question, Caller(tenant="acme", principal="acme"))
         known = KnownSession(session_id, known_state, epoch, holder, rejected_after, None, *own)
         found = memory.poll_sessions([known], 1.0)
         positions = {"0": memory.core.judge._states[0].position.next_offset}

@@ -156,6 +156,8 @@ async def running_server(
                 "token": "acme",
                 "op": {"principal": "on-call", "roles": ["operator"]},
                 "op-of-acme": {"tenant": "acme", "principal": "alice", "roles": ["operator"]},
+                "of-u1": {"tenant": "acme", "user": "u1", "roles": ["reader", "operator"]},
+                "of-u2": {"tenant": "acme", "user": "u2", "roles": ["reader", "operator"]},
             }
         ),
         api_port=port or free_port(),

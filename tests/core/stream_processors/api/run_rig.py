@@ -33,7 +33,10 @@ from tests.core.stream_processors.api.test_sessions import FakeGroup
 from tests.support.event_factory import EventFactory
 
 Page = Callable[[Request], Coroutine[Any, Any, Response]]
-SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme", "other": "zeta"}), api_port=4242, partitions=1)
+USERS = {f"of-{user}": {"tenant": "acme", "user": user} for user in ("u1", "u2")}
+SETTINGS = ProcessorSettings(
+    api_tokens=parse_tokens({"token": "acme", "other": "zeta", **USERS}), api_port=4242, partitions=1
+)
 
 
 class RunRig:

@@ -249,7 +249,7 @@ def test_a_token_that_is_withdrawn_ends_its_streams(tmp_path: Path, monkeypatch:
     async def check(rig: FollowRig, server: Server) -> None:
         async with following(server, rig.path) as reader:
             assert await reader.read_versions(1) == [1]
-            monkeypatch.setattr(follow_pages, "require_tenant", reject)
+            monkeypatch.setattr(follow_pages, "require_reader", reject)
             while await reader.read() is not None:
                 continue
         await until(lambda: followers(server) == 0)

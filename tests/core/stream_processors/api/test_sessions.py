@@ -16,7 +16,7 @@ from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import Position, Tombstone
 from sessionary.schemas.types import Limits
-from sessionary.stream_processors.access import parse_tokens
+from sessionary.stream_processors.access import Caller, parse_tokens
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question, session_document
@@ -203,7 +203,7 @@ def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
 def reported_deadline(rig: OracleRig, agent: EventFactory) -> int:
     """Return the deadline that the API tells of an agent's session."""
     owner: Any = SimpleNamespace(state=rig.fold)
-    asked = AskedOwner(Question(agent.key, 0, None, 0.0), owner)
+    asked = AskedOwner(Question(agent.key, 0, None, 0.0, Caller(tenant="acme", principal="acme")), owner)
     deadline: int = session_document(rig.row_of(agent), asked)["deadline_ms"]
     return deadline
 

@@ -1,22 +1,22 @@
--- The transition after a pause is its end: no other event changes the state of a held session.
+-- The next transition that changes the state is a pause's end. An operator's pause of a session in Paused changes none.
 CREATE OR REPLACE VIEW {database}.v_pauses AS
 SELECT
     paused_at AS time, tenant_id, session_id, audit_seq, owner_service AS service_id, agent_id, reason_code, reason,
-    actor, snapshot_id, version, paused_at, ended_at, ended_state, ended_reason_code, ended_reason, ended_by,
+    actor, snapshot_id, version, paused_at, ended.1 AS ended_at, ended.2 AS ended_state,
+    ended.3 AS ended_reason_code, ended.4 AS ended_reason, ended.5 AS ended_by,
     dateDiff('millisecond', paused_at, ifNull(ended_at, now64(6, 'UTC'))) / 1e3 AS length_s
 FROM
 (
     SELECT
         tenant_id, session_id, audit_seq, transition, owner_service, agent_id, toString(reason_code) AS reason_code, reason,
         actor, snapshot_id, version, ifNull(fired_at, appended_at) AS paused_at,
-        leadInFrame(toNullable(ifNull(fired_at, appended_at))) OVER w AS ended_at,
-        leadInFrame(toString(to_state)) OVER w AS ended_state,
-        leadInFrame(toString(reason_code)) OVER w AS ended_reason_code,
-        leadInFrame(reason) OVER w AS ended_reason,
-        leadInFrame(actor) OVER w AS ended_by
+        argMinIf(
+            (toNullable(ifNull(fired_at, appended_at)), toString(to_state), toString(reason_code), reason, actor),
+            audit_seq, from_state != to_state
+        ) OVER w AS ended
     FROM {database}.audit FINAL
     WHERE kind = 'transition'
-    WINDOW w AS (PARTITION BY tenant_id, session_id ORDER BY audit_seq ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+    WINDOW w AS (PARTITION BY tenant_id, session_id ORDER BY audit_seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 )
 WHERE transition = 'T04'
 SETTINGS do_not_merge_across_partitions_select_final = 1;

@@ -76,7 +76,7 @@ class PartitionApi:
         A worker that asks for another one gets only the partitions of this worker. Waits at most
         3 s for the others.
         """
-        self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        self._tokens.require_pipeline_operator(request.headers.get("Authorization"))
         found = {partition: self._document(owner) for partition, owner in self._assignment.owners.items()}
         if not was_passed_on(request):
             await self._add_others(request, found)
@@ -120,7 +120,7 @@ class PartitionApi:
         `Problem`: 409 if there is nothing to repair, or while the broker's
         clock and the worker's differ.
         """
-        caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        caller = self._tokens.require_pipeline_operator(request.headers.get("Authorization"))
         partition = self._parse_partition(request)
         if (owner := self._assignment.owners.get(partition)) is None:
             return await self._others.pass_on(request, partition)
@@ -159,7 +159,7 @@ class PartitionApi:
         return partition
 
     async def _reopen_halted(self, request: Request, decide: "Decide") -> Response:
-        caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        caller = self._tokens.require_pipeline_operator(request.headers.get("Authorization"))
         partition = self._parse_partition(request)
         owner = self._assignment.owners.get(partition)
         if owner is None:

@@ -179,7 +179,7 @@ class RulesApi:
         A worker that asks for another one gets only what concerns this worker. Waits at most 4 s
         for the others, and for Kafka.
         """
-        self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        self._tokens.require_pipeline_operator(request.headers.get("Authorization"))
         own = self._own_listing()
         if not was_passed_on(request):
             answers, quota_workers = await asyncio.gather(
@@ -195,7 +195,7 @@ class RulesApi:
         open; and quotas are turned on only if a worker of that role runs. Raises `Problem`: 409
         then, 503 if the group may have changed, or Kafka does not answer about that role.
         """
-        caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        caller = self._tokens.require_pipeline_operator(request.headers.get("Authorization"))
         wanted = await _parse_wanted(request, caller.principal)
         self._others.require_membership()
         if was_passed_on(request):

@@ -52,6 +52,8 @@ from sessionary.schemas.limits import (
     MIGRATION_TTL_MS_MAX,
     MIGRATION_TTL_MS_MIN,
     NAME_CHARACTERS_MAX,
+    OPERATOR_HOLD_MS_MAX,
+    OPERATOR_HOLD_MS_MIN,
     TEXT_CHARACTERS_MAX,
 )
 from sessionary.schemas.records import SessionState
@@ -249,7 +251,7 @@ class SessionEvents:
         rejection = ""
         for _ in range(ATTEMPTS_MAX):
             owner = self._open_owner(partition)
-            row = _row_of(owner, session, partition)
+            row = _row_of(owner, session, partition, caller)
             payload = event.make_payload(row)
             event_type = EVENT_TYPES[type(payload)]
             seq, offset = _last_event(row, producer_id)
@@ -258,7 +260,7 @@ class SessionEvents:
                 attempt = _Attempt(producer_id, seq + 1)
                 envelope = _envelope_of(session, row, event, attempt, event_type)
                 offset = await self._append(Event(envelope, payload), owner)
-                row = _row_of(owner, session, partition)
+                row = _row_of(owner, session, partition, caller)
             verdict = verdict_document(owner.recent_verdicts, row, session.encoded(), partition, offset)
             if verdict["outcome"] == "applied":
                 return JudgedEvent(row, attempt.event_id, verdict)
@@ -316,8 +318,8 @@ def _request_key(request: Request) -> str:
     return key
 
 
-def _row_of(owner: PartitionOwner, session: SessionKey, partition: int) -> SessionState:
-    return require_session(AskedOwner(Question(session, partition, None, 0.0), owner))
+def _row_of(owner: PartitionOwner, session: SessionKey, partition: int, caller: Caller) -> SessionState:
+    return require_session(AskedOwner(Question(session, partition, None, 0.0, caller), owner))
 
 
 def _last_event(row: SessionState, producer_id: str) -> tuple[int, int | None]:
@@ -365,11 +367,12 @@ def _rejected(reason: str, event_type: str, row: SessionState) -> Problem:
 
 # The pages by which people step in: pause, resume and cancel a session, answer its question.
 #
-#     POST /v1/sessions/{session_id}/pause|resume|cancel     {"reason": text}
+#     POST /v1/sessions/{session_id}/pause                   {"reason": text, "hold_ms": ms}
+#     POST /v1/sessions/{session_id}/resume|cancel           {"reason": text}
 #     POST /v1/sessions/{session_id}/approve|deny          {"reason": text, "question_id": id}
 #
-# Both fields of an answer may be missing. All need the role operator. A token of no tenant names
-# the session's, as `?tenant=…`.
+# `hold_ms`, and both fields of an answer, may be missing. All need the role operator. A token of no
+# tenant names the session's, as `?tenant=…`.
 
 
 class PeoplePages:
@@ -380,9 +383,17 @@ class PeoplePages:
 
     async def pause(self, request: Request) -> Response:
         """Answer `POST …/pause` with a `JudgedEvent`. Raises `Problem`."""
-        return await self._act(
-            request, "pause", lambda reason, _: SessionPaused("manual", reason, as_operator=True), needs_reason=True
-        )
+        self._events.require_operator(request)
+        hold_ms = (await parse_object(request)).get("hold_ms")
+        is_number = type(hold_ms) is int and OPERATOR_HOLD_MS_MIN <= hold_ms <= OPERATOR_HOLD_MS_MAX
+        if hold_ms is not None and not is_number:
+            detail = f"hold_ms must be a number from {OPERATOR_HOLD_MS_MIN} to {OPERATOR_HOLD_MS_MAX}"
+            raise Problem(400, "invalid_value", "Bad hold_ms", detail)
+
+        def hold(reason: str | None, _: str | None) -> Payload:
+            return SessionPaused("manual", reason, as_operator=True, hold_ms=hold_ms)
+
+        return await self._act(request, "pause", hold, needs_reason=True)
 
     async def resume(self, request: Request) -> Response:
         """Answer `POST …/resume` with a `JudgedEvent`. Raises `Problem`."""

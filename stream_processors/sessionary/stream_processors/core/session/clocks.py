@@ -81,13 +81,21 @@ def _grace_due(state: SessionState) -> int:
 
 
 def _hold_due(state: SessionState) -> int | None:
+    if state.hold is not None:
+        return state.entered_at + state.hold.hold_ms
     if state.migration is not None and state.migration.holds_session:
         return NEVER_MS  # the agent did not pause: the migration's deadline resumes the session
     return None if state.question is not None else state.entered_at + state.limits.hold_ms
 
 
+def _hold_limit(state: SessionState) -> int:
+    return state.limits.hold_ms if state.hold is None else state.hold.hold_ms
+
+
 def _answer_due(state: SessionState) -> int | None:
-    return None if state.question is None else state.entered_at + state.question.answer_ms
+    if state.question is None or state.hold is not None:
+        return None
+    return state.entered_at + state.question.answer_ms
 
 
 def _answer_limit(state: SessionState) -> int:
@@ -163,9 +171,7 @@ GRACE = SessionClock(
     "timeout_cleanup",
     "Not resumed within {limit} after its timeout",
 )
-HOLD = SessionClock(
-    "hold", _hold_due, lambda state: state.limits.hold_ms, "timeout_cleanup", "Not resumed within {limit} of hold"
-)
+HOLD = SessionClock("hold", _hold_due, _hold_limit, "timeout_cleanup", "Not resumed within {limit} of hold")
 ANSWER = SessionClock("answer", _answer_due, _answer_limit, EXPIRED, "Not answered within {limit}: denied")
 RECOVERY = SessionClock(
     "recovery", _recovery_due, lambda state: state.limits.recovery_ms, "recovery_failed", "Not recovered within {limit}"

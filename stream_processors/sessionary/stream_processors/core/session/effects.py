@@ -49,6 +49,7 @@ from sessionary.stream_processors.core.session.migration import (
     change_owner,
     complete_migration,
     count_difference,
+    held_migration,
     move_migration,
 )
 from sessionary.stream_processors.core.trail import next_number
@@ -170,6 +171,8 @@ def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
     after = next_number(transition.effect(moved, now_ms))
     if fact.question is not None or row.question is not None:
         after = after._replace(question=fact.question, answer=fact.answer)
+    if fact.hold is not None or row.hold is not None:
+        after = after._replace(hold=fact.hold, migration=held_migration(after) if fact.hold else after.migration)
     if fact.fences:
         after = after._replace(holder_epoch=after.epoch)
     if row.quota is not None and transition.target == "Terminated":

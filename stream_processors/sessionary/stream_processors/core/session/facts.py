@@ -23,6 +23,7 @@ from sessionary.schemas.types import (
     Rejection,
     RejectionReason,
     SeqRange,
+    SessionHold,
     Snapshot,
 )
 from sessionary.stream_processors.core.session.transitions import Transition
@@ -109,7 +110,8 @@ class Transitioned(NamedTuple):
     """The state changed. `due_ms` is set if a clock did it.
 
     The session waits with `question`, if there is one; `answer` ends the question. A new epoch
-    `fences` off earlier senders, unless the epoch came from an operator or a clock.
+    `fences` off earlier senders, unless the epoch came from an operator or a clock. `hold`: the
+    operator's, if one has paused the session.
     """
 
     transition: Transition
@@ -122,6 +124,7 @@ class Transitioned(NamedTuple):
     question: Question | None = None
     answer: Answer | None = None
     fences: bool = False
+    hold: SessionHold | None = None
 
 
 class Buried(NamedTuple):

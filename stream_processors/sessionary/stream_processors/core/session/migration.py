@@ -122,6 +122,14 @@ def move_migration(row: SessionState, fact: MigrationMoved) -> SessionState:
     return next_number(row._replace(migration=fact.migration))
 
 
+def held_migration(row: SessionState) -> Migration | None:
+    """Return the migration of a session that an operator has paused: no end of it resumes it."""
+    migration = row.migration
+    if migration is None or not migration.holds_session:
+        return migration
+    return migration._replace(from_state="Paused")
+
+
 def count_difference(row: SessionState, fact: StateDiffered) -> SessionState:
     """Count that the target had another state."""
     return row._replace(migration=fact.migration)
@@ -256,7 +264,7 @@ def facts_of_change(row: SessionState, fact: SessionFact, now_ms: int) -> Sequen
         return ()
     if isinstance(fact, TakenOver):
         return _abort(migration, now_ms, "taken_over", f"{fact.service_id} took the session over")
-    if not isinstance(fact, Transitioned):
+    if not isinstance(fact, Transitioned) or fact.transition.target == "Paused":
         return ()
     if fact.transition.target == "Terminated":
         return (MigrationAborted(now_ms, migration, "session_ended", f"the session ended: {fact.reason_code}"),)

@@ -4,15 +4,20 @@ Operators' events are those that the control API sends for a principal, and sign
 that signature is rejected before it comes here. A question ends approved,
 denied or expired: by an operator's answer, or by its clock. It ends without an answer only with
 its session.
+
+An operator's pause is a lock (`SessionState.hold`): it ends by an operator, by its own limit, or
+with the session. While it lasts, the time for an answer to an open question does not run.
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import SessionPaused, SessionResumed
 from sessionary.schemas.ids import content_hash, derived_id
+from sessionary.schemas.limits import OPERATOR_HOLD_MS_MAX, OPERATOR_HOLD_MS_MIN
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import Answer, Envelope, Question, Snapshot
+from sessionary.schemas.types import Answer, Envelope, Question, SessionHold, Snapshot
 from sessionary.stream_processors.core.judge import Objection
 
 
@@ -46,6 +51,51 @@ def object_to_answer(row: SessionState, payload: SessionResumed) -> Objection | 
     return None
 
 
+def object_to_hold(row: SessionState, payload: SessionResumed) -> Objection | None:
+    """Return why an event does not end an operator's hold: it is not an operator's."""
+    hold = row.hold
+    if hold is None or payload.as_operator:
+        return None
+    until = instant_text(hold_end_ms(row, hold))
+    return Objection("operator_only", f"{hold.by or 'an operator'} holds the session until {until}")
+
+
+def hold_end_ms(row: SessionState, hold: SessionHold) -> int:
+    """Return the log time at which a hold is over, and the session ends."""
+    return row.entered_at + hold.hold_ms
+
+
+def instant_text(at_ms: int) -> str:
+    """Return a time for people; one beyond the calendar as a number."""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return f"{at_ms} ms"
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def object_to_pause(payload: SessionPaused) -> Objection | None:
+    """Return why a session is not paused with the values of an event, or None."""
+    if payload.snapshot is None and not payload.as_operator:
+        return Objection("missing_snapshot", "a pause carries a snapshot")
+    if payload.hold_ms is None:
+        return None
+    if not payload.as_operator:
+        return Objection("operator_only", "hold_ms is an operator's to set")
+    if not OPERATOR_HOLD_MS_MIN <= payload.hold_ms <= OPERATOR_HOLD_MS_MAX:
+        detail = f"hold_ms is {payload.hold_ms}; use {OPERATOR_HOLD_MS_MIN} to {OPERATOR_HOLD_MS_MAX}"
+        return Objection("invalid_value", detail)
+    return None
+
+
+def begun_hold(row: SessionState, envelope: Envelope, payload: SessionPaused) -> SessionHold | None:
+    """Return the hold that a pause begins, or None: only an operator's does."""
+    if not payload.as_operator:
+        return None
+    hold_ms = row.limits.hold_ms if payload.hold_ms is None else payload.hold_ms
+    return SessionHold(envelope.actor or "", hold_ms)
+
+
 def resume_reason(payload: SessionResumed) -> str:
     """Return the reason code of a resumption: the answer, if there is one."""
     if payload.approved is None:
@@ -54,9 +104,9 @@ def resume_reason(payload: SessionResumed) -> str:
 
 
 def asked_question(row: SessionState, envelope: Envelope, payload: SessionPaused) -> Question | None:
-    """Return the question that a pause asks, or None."""
-    if payload.question is None:
-        return None
+    """Return the question that a session waits with after a pause, or None."""
+    if row.question is not None or payload.question is None:
+        return row.question  # an operator's pause leaves an open one
     answer_ms = row.limits.hold_ms if payload.answer_ms is None else payload.answer_ms
     return Question(envelope.event_id, payload.question, answer_ms)
 

@@ -163,6 +163,8 @@ def _texts(row: SessionState) -> list[str]:
         texts += (row.question.question_id, row.question.text)
     if row.answer is not None:
         texts += (row.answer.question_id, row.answer.by, row.answer.text or "")
+    if row.hold is not None:
+        texts.append(row.hold.by)
     if row.quota is not None:
         texts.append(row.quota.event_id)
     if row.rejections:

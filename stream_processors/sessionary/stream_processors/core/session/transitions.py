@@ -43,9 +43,14 @@ from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS, CONTENT, PROCESSOR_EVENTS, WORK
 from sessionary.stream_processors.core.session import clocks
 from sessionary.stream_processors.core.session.clocks import SessionClock
-from sessionary.stream_processors.core.session.people import object_to_answer, resume_reason
+from sessionary.stream_processors.core.session.people import (
+    object_to_answer,
+    object_to_hold,
+    object_to_pause,
+    resume_reason,
+)
 
-By = Literal["client", "processor", "either"]
+By = Literal["client", "operator", "processor", "either"]
 RECOVERY_ATTEMPTS_MAX = 5
 
 
@@ -119,9 +124,13 @@ def _fail_start(state: SessionState, payload: SessionStartFailed, now_ms: int) -
 
 
 def _pause(state: SessionState, payload: SessionPaused, now_ms: int) -> Grounds | Objection:
-    if payload.snapshot is None and not payload.as_operator:
-        return Objection("missing_snapshot", "a pause carries a snapshot")
-    return Grounds(payload.kind, payload.reason or payload.kind, snapshot=payload.snapshot)
+    return object_to_pause(payload) or Grounds(payload.kind, payload.reason or payload.kind, snapshot=payload.snapshot)
+
+
+def _hold_paused(state: SessionState, payload: SessionPaused, now_ms: int) -> Grounds | Objection:
+    if not payload.as_operator:
+        return Objection("illegal_transition", "session_paused is not possible in Paused")
+    return _pause(state, payload, now_ms)
 
 
 def _is_not_head(state: SessionState, payload: SessionResumed) -> Objection | None:
@@ -141,7 +150,8 @@ def _is_migrating(state: SessionState) -> Objection | None:
 def _resume(state: SessionState, payload: SessionResumed, now_ms: int) -> Grounds | Objection:
     reason_code = resume_reason(payload)
     return (
-        _is_migrating(state)
+        object_to_hold(state, payload)
+        or _is_migrating(state)
         or _is_not_head(state, payload)
         or object_to_answer(state, payload)
         or Grounds(reason_code, payload.message or reason_code)
@@ -223,6 +233,8 @@ TRANSITIONS: tuple[Transition, ...] = (
         cleanup=CleanupPlan(_PLAIN_END),
     ),
     Transition("T04", "Active", "session_paused", "Paused", None, "client", guard=_pause, effect=clocks.stop_duration),
+    # The state stays: an operator's pause locks a session that its agent, or a migration, paused.
+    Transition("T04", "Paused", "session_paused", "Paused", None, "operator", guard=_hold_paused),
     Transition(
         "T05",
         "Paused",

@@ -23,6 +23,7 @@ from sessionary.stream_processors.core.session.facts import (
 )
 from sessionary.stream_processors.core.session.people import (
     asked_question,
+    begun_hold,
     committed_snapshot,
     given_answer,
     is_by_operator,
@@ -125,7 +126,8 @@ def complete_transition(row: SessionState, event: Event, fact: Transitioned) -> 
     by_operator = is_by_operator(event)
     if isinstance(payload, SessionPaused):
         snapshot = committed_snapshot(row) if by_operator and payload.snapshot is None else fact.snapshot
-        return fact._replace(snapshot=snapshot, question=asked_question(row, envelope, payload))
+        question, hold = asked_question(row, envelope, payload), begun_hold(row, envelope, payload)
+        return fact._replace(snapshot=snapshot, question=question, hold=hold)
     if isinstance(payload, SessionResumed):
         return fact._replace(answer=given_answer(row, envelope, payload), fences=not by_operator)
     if fact.transition.event_type == "session_migration_loaded":

@@ -128,6 +128,36 @@ def test_an_operator_pauses_and_resumes(tmp_path: Path) -> None:
     assert first.envelope.producer_id != second.envelope.producer_id
 
 
+def test_a_pause_names_its_time_and_the_session_who_holds_it(tmp_path: Path) -> None:
+    async def story(server: Server, kafka: Kafka) -> None:
+        for wrong in (999, 30 * 86_400_000 + 1, True, "1800"):
+            refused = await act(server, kafka, "pause", {"reason": "look", "hold_ms": wrong})
+            assert (refused.status, refused.body["reason"]) == (400, "invalid_value"), wrong
+        assert kafka.sent == []
+        assert (await act(server, kafka, "pause", {"reason": "look", "hold_ms": 30_000})).status == 200
+        page = await server.ask(f"/v1/sessions/{kafka.agent.key.session_id}".encode())
+        until_ms = kafka.rig.row_of(kafka.agent).entered_at + 30_000
+        assert page.body["hold"] == {"by": "on-call", "until_ms": until_ms}
+        assert page.body["deadline_ms"] == until_ms
+        assert kafka.rig.send(kafka.agent, "session_resumed") == "rejected operator_only"
+        assert (await act(server, kafka, "resume")).body["state"] == "Active"
+        page = await server.ask(f"/v1/sessions/{kafka.agent.key.session_id}".encode())
+        assert page.body["hold"] is None
+
+    tell(tmp_path, story)
+
+
+def test_an_operator_of_a_user_steps_in_on_that_users_sessions_alone(tmp_path: Path) -> None:
+    async def story(server: Server, kafka: Kafka) -> None:
+        for action in ("pause", "resume", "cancel", "approve", "deny"):
+            other = await act(server, kafka, action, auth=b"Bearer of-u2")
+            assert (other.status, other.body["reason"]) == (404, "unknown_session"), action
+        assert kafka.sent == []
+        assert (await act(server, kafka, "pause", auth=b"Bearer of-u1")).status == 200
+
+    tell(tmp_path, story)
+
+
 def test_a_question_is_answered_by_name(tmp_path: Path) -> None:
     async def story(server: Server, kafka: Kafka) -> None:
         sent = kafka.rig.send(kafka.agent, "session_paused", {"event_id": "q1"}, kind="review", question="Go on?")

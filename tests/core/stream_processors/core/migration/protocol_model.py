@@ -58,6 +58,7 @@ class ProtocolModel:
         self.move: Move | None = None
         self.outcomes: list[tuple[str, str]] = []  # how each migration ended, by its id
         self.is_asking = False
+        self.is_held = False
         self.calls: dict[str, tuple[str, int]] = {}  # state and number of the last try, by key
         self.owner_heard_ms = now_ms
         self.fenced: set[tuple[int, str]] = set()  # who was rejected a beat of a past epoch, by epoch
@@ -201,7 +202,7 @@ class ProtocolModel:
         self.move = None
 
     def _end_session(self) -> None:
-        self.state, self.is_asking = "Terminated", False
+        self.state, self.is_asking, self.is_held = "Terminated", False, False
         self._end_move("session_ended")
 
     # What happens meanwhile
@@ -221,9 +222,12 @@ class ProtocolModel:
         return self._object_to_state(*MOVABLE)
 
     def _pause(self, said: Said, now_ms: int) -> str:
-        if objection := self._object_to_state("Active"):
+        if objection := self._object_to_state("Active", *(["Paused"] if said.operator else [])):
             return objection
-        self.state, self.is_asking = "Paused", said.kind == "ask"
+        if self.move is not None and self.move.prepared and self.move.before == "Active":
+            self.move = self.move._replace(before="Paused")  # it stays Paused whatever becomes of the move
+        self.state, self.is_asking = "Paused", self.is_asking or said.kind == "ask"
+        self.is_held = said.operator
         return ""
 
     _ask = _pause
@@ -232,11 +236,13 @@ class ProtocolModel:
         """Resume; an operator's resumption with `succeeded` is an approval."""
         if self.state not in ("Paused", "Timeout"):
             return "illegal_transition"
+        if self.is_held and not said.operator:
+            return "operator_only"
         if self.move is not None and self.move.prepared:
             return "migration_open"
         if self.is_asking != said.succeeded:
             return "question_open" if self.is_asking else "no_question"
-        self.state, self.epoch, self.is_asking = "Active", self.epoch + 1, False
+        self.state, self.epoch, self.is_asking, self.is_held = "Active", self.epoch + 1, False, False
         return ""
 
     def _end(self, said: Said, now_ms: int) -> str:

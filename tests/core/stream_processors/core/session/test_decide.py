@@ -57,7 +57,9 @@ def valid_fields(state: str, event_type: str, rig: OracleRig, agent: EventFactor
 
 def is_listed(state: str, event_type: str) -> bool:
     source = None if state == "unknown" else state
-    by_client = any(t.source == source and t.event_type == event_type and t.by != "processor" for t in TRANSITIONS)
+    by_client = any(
+        t.source == source and t.event_type == event_type and t.by in ("client", "either") for t in TRANSITIONS
+    )
     accepted = {str(name): types for name, types in ACCEPTED.items()}
     return by_client or event_type in accepted.get(state, ())
 

@@ -6,8 +6,8 @@ import pytest
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import content_hash
-from sessionary.schemas.types import Answer, Limits
-from sessionary.stream_processors.core.session.people import committed_snapshot, is_by_operator
+from sessionary.schemas.types import Answer, Limits, SessionHold
+from sessionary.stream_processors.core.session.people import committed_snapshot, instant_text, is_by_operator
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, payload_of, snapshot
 
@@ -208,3 +208,150 @@ def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_rejected() -> None
     assert rig.row_of(agent)._replace(rejections=(), producers=(), audit_seq=0) == row._replace(
         rejections=(), producers=(), audit_seq=0
     )
+
+
+# An operator's pause is a lock.
+
+
+def held(**fields: Any) -> tuple[OracleRig, EventFactory, Hand]:
+    rig, agent = started()
+    hand = Hand(rig, agent)
+    assert hand.pause(**fields) == "applied"
+    return rig, agent, hand
+
+
+def test_an_operators_pause_is_not_undone_by_the_agent() -> None:
+    rig, agent, hand = held()
+    row = rig.row_of(agent)
+    assert row.hold == SessionHold("alice", HOLD_MS)
+    assert rig.send(agent, "session_resumed", snapshot_id=None) == "rejected operator_only"
+    assert rig.send(agent, "session_resumed", snapshot_id="stale") == "rejected operator_only"
+    until = instant_text(row.entered_at + HOLD_MS)
+    assert rig.last_audits()[0].reason == f"alice holds the session until {until}"
+    for event_type in ("session_recovered", "session_started", "session_phase_changed", "session_errored"):
+        assert rig.send(agent, event_type).startswith("rejected "), event_type
+    assert (rig.row_of(agent).state, rig.row_of(agent).epoch, rig.row_of(agent).hold) == ("Paused", 1, row.hold)
+    assert hand.send("session_resumed") == "applied"
+    assert (rig.row_of(agent).state, rig.row_of(agent).hold) == ("Active", None)
+
+
+def test_the_agents_own_pause_is_no_lock() -> None:
+    rig, agent = started()
+    assert rig.send(agent, "session_paused") == "applied"
+    assert rig.row_of(agent).hold is None
+    assert rig.send(agent, "session_resumed") == "applied"
+
+
+@pytest.mark.parametrize("hold_ms", [1_000, 5_000, HOLD_MS + 60_000, None])
+def test_a_hold_ends_the_session_exactly_at_its_own_limit(hold_ms: int | None) -> None:
+    rig, agent, _ = held(hold_ms=hold_ms)
+    limit_ms = HOLD_MS if hold_ms is None else hold_ms
+    assert rig.fold.next_deadline_ms == rig.at + limit_ms
+    assert rig.advance(limit_ms - 1) == []
+    assert rig.advance(1) == ["T09 timeout_cleanup"]
+    assert (rig.row_of(agent).state, rig.row_of(agent).hold) == ("Terminated", None)
+
+
+@pytest.mark.parametrize("hold_ms", [0, 999, 2_592_000_001])
+def test_the_time_of_a_hold_has_a_range(hold_ms: int) -> None:
+    rig, agent = started()
+    assert Hand(rig, agent).pause(hold_ms=hold_ms) == "rejected invalid_value"
+    assert rig.row_of(agent).state == "Active"
+
+
+def test_an_agent_names_no_time_for_its_pause() -> None:
+    rig, agent = started()
+    assert rig.send(agent, "session_paused", hold_ms=5_000) == "rejected operator_only"
+    assert rig.row_of(agent).state == "Active"
+
+
+def test_an_operator_locks_a_session_that_its_agent_has_paused() -> None:
+    rig, agent = started()
+    rig.advance(1_000)
+    assert rig.send(agent, "session_paused") == "applied"
+    left_ms = rig.row_of(agent).max_due_at
+    rig.advance(5_000)
+    assert rig.send(agent, "session_paused") == "rejected illegal_transition"
+    hand = Hand(rig, agent)
+    assert hand.pause() == "applied"
+    row, (line,) = rig.row_of(agent), rig.last_audits()
+    assert (row.state, row.hold, row.max_due_at) == ("Paused", SessionHold("alice", HOLD_MS), left_ms)
+    assert (line.transition, line.from_state, line.to_state, line.actor) == ("T04", "Paused", "Paused", "alice")
+    assert line.snapshot_id == row.snapshot.snapshot_id
+    assert rig.fold.next_deadline_ms == rig.at + HOLD_MS
+    assert rig.send(agent, "session_resumed") == "rejected operator_only"
+    assert hand.send("session_resumed") == "applied"
+    assert rig.row_of(agent).max_due_at == rig.at + (left_ms or 0)
+
+
+def test_the_last_operator_who_pauses_holds_the_session() -> None:
+    rig, agent, _ = held(hold_ms=5_000)
+    rig.advance(4_000)
+    bob = Hand(rig, agent, "bob")
+    bob.count = 10  # of other producers than alice's
+    assert bob.pause(hold_ms=60_000) == "applied"
+    assert rig.row_of(agent).hold == SessionHold("bob", 60_000)
+    assert rig.fold.next_deadline_ms == rig.at + 60_000
+
+
+def test_a_question_stays_open_while_an_operator_holds_the_session_and_does_not_expire() -> None:
+    rig, agent, hand, question_id = asked(answer_ms=5_000)
+    rig.advance(4_000)
+    assert hand.pause() == "applied"
+    assert rig.row_of(agent).question == (question_id, "Deploy?", 5_000)
+    assert rig.advance(6_000) == []
+    assert rig.send(agent, "session_resumed", approved=True) == "rejected operator_only"
+    assert hand.send("session_resumed") == "rejected question_open"
+    assert hand.send("session_resumed", approved=True) == "applied"
+    row = rig.row_of(agent)
+    assert (row.state, row.question, row.hold) == ("Active", None, None)
+    assert row.answer == Answer(question_id, True, "approved", "alice", None)
+
+
+def test_a_hold_over_an_open_question_ends_both_with_the_session() -> None:
+    rig, agent, hand, _ = asked(answer_ms=5_000)
+    assert hand.pause() == "applied"
+    assert rig.advance(HOLD_MS) == ["T09 timeout_cleanup"]
+    row = rig.row_of(agent)
+    assert (row.state, row.question, row.answer, row.hold) == ("Terminated", None, None, None)
+
+
+def test_an_agent_does_not_ask_in_a_session_that_is_held() -> None:
+    rig, agent, _ = held()
+    assert rig.send(agent, "session_paused", question="Go on?") == "rejected illegal_transition"
+    assert rig.row_of(agent).question is None
+
+
+def test_a_new_holder_or_owner_does_not_undo_the_hold() -> None:
+    rig, agent, hand = held(hold_ms=60_000)
+    again = EventFactory(producer="p2")
+    again.key = agent.key
+    assert rig.send(again, "session_taken_over", {"epoch": 1}) == "applied"
+    again.epoch = 2
+    assert rig.send(again, "session_resumed", snapshot_id=None) == "rejected operator_only"
+    rig.advance(30_000)  # the owner is silent by now
+    shop = EventFactory(service="shop", producer="s1")
+    shop.key, shop.epoch = agent.key, 2
+    assert rig.send(shop, "session_taken_over") == "applied"
+    shop.epoch = 3
+    assert rig.row_of(agent).owner_service == "shop"
+    assert rig.send(shop, "session_resumed", snapshot_id=None) == "rejected operator_only"
+    assert rig.row_of(agent).hold == SessionHold("alice", 60_000)
+    assert hand.send("session_resumed") == "applied"
+
+
+def test_a_registered_agents_service_does_not_undo_the_hold() -> None:
+    rig, agent = started()
+    assert rig.send(agent, "agent_registered", agent_id="helper", role="r", service_id="shop") == "applied"
+    assert Hand(rig, agent).pause() == "applied"
+    member = EventFactory(service="shop", producer="s1")
+    member.key = agent.key
+    assert rig.send(member, "session_resumed", snapshot_id=None) == "rejected not_owner"
+    assert rig.row_of(agent).state == "Paused"
+
+
+def test_the_owner_may_still_end_a_session_that_is_held() -> None:
+    rig, agent, _ = held()
+    assert rig.send(agent, "session_terminated", reason="completed") == "rejected invalid_reason"
+    assert rig.send(agent, "session_terminated", reason="cancelled", snapshot=None) == "applied"
+    assert (rig.row_of(agent).state, rig.row_of(agent).hold) == ("Terminated", None)

@@ -21,6 +21,7 @@ from sessionary.infra.cli.options import (
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.infra.control_api_client import UnknownSession
+from sessionary.schemas.limits import OPERATOR_HOLD_MS_MAX, OPERATOR_HOLD_MS_MIN
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason; the audit trail keeps it, with your principal.")]
 OwnTenantOption = Annotated[
@@ -34,6 +35,16 @@ QuestionOption = Annotated[
     str | None,
     typer.Option("--question", help="Id of the answered question, as in `question list`.", show_default=False),
 ]
+HoldOption = Annotated[
+    float | None,
+    typer.Option(
+        "--hold",
+        help="Seconds after which the session ends, unless it is resumed; by default its limit hold_ms.",
+        min=OPERATOR_HOLD_MS_MIN // 1_000,
+        max=OPERATOR_HOLD_MS_MAX // 1_000,
+        show_default=False,
+    ),
+]
 ForOption = Annotated[str, typer.Option("--for", help="The new owner, a service.", metavar="SERVICE")]
 _COLUMNS: Final = ("session_id", "question", "asked_at", "deadline", "owner_service", "tenant_id", "question_id")
 
@@ -41,15 +52,18 @@ _COLUMNS: Final = ("session_id", "question", "asked_at", "deadline", "owner_serv
 def pause_command(
     session: SessionArgument,
     reason: ReasonOption,
+    hold: HoldOption = None,
     tenant: OwnTenantOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Hold an Active session, with a snapshot of its committed state; `session resume` releases it.
+    """Hold a session, with a snapshot of its committed state; `session resume` releases it.
 
-    The agent is notified, and keeps the session. Needs a token with the role operator.
+    The session must be Active, or paused by its agent. The agent is notified, and keeps the
+    session, but cannot resume it. Needs a token with the role operator.
     """
-    _act("pause", session, tenant, {"reason": reason}, data, as_json=as_json)
+    hold_ms = None if hold is None else round(hold * 1_000)
+    _act("pause", session, tenant, {"reason": reason, "hold_ms": hold_ms}, data, as_json=as_json)
 
 
 def resume_command(
