@@ -46,6 +46,7 @@ from sessionary.infra.worker_findings import (
     find_release_faults,
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
+from sessionary.schemas.http.control_servers import split_urls
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
@@ -220,21 +221,26 @@ def _check_migrations(settings: ClickHouseSettings) -> str:
     return f"database {settings.clickhouse_database} is up to date"
 
 
-def _check_processor(environ: Mapping[str, str]) -> str:
+def _check_processor(environ: Mapping[str, str], control_url: str | None) -> str:
+    """Check each of the URLs: clients try the next one, but each should be there."""
     from sessionary.infra.stack import api_ready
 
-    url = environ.get("SESSIONARY_CONTROL_URL")
-    if url is None:
+    if control_url is None:
         raise _CheckError(
             "SESSIONARY_CONTROL_URL is not set",
             "set it to the processor's address: clients need it to resume a session",
         )
-    if not api_ready(url, _TIMEOUT_S, control_api_context(environ)):
+    urls = split_urls(control_url)
+    with ThreadPoolExecutor(len(urls)) as threads:
+        ready = threads.map(lambda url: api_ready(url, _TIMEOUT_S, control_api_context(environ, url)), urls)
+        unready = [url for url, is_ready in zip(urls, ready, strict=True) if not is_ready]
+    if unready:
+        others = [url for url in urls if url not in unready]
         raise _CheckError(
-            f"{url} is not ready",
+            "; ".join(f"{url} is not ready" for url in unready) + (f"; {', '.join(others)}: ready" if others else ""),
             "start a processor (sessionary serve processor), or wait: it may still be reading its changelog",
         )
-    return f"{url} is ready"
+    return f"{', '.join(urls)}: ready" if len(urls) > 1 else f"{urls[0]} is ready"
 
 
 def _check_partitions(partitions: Sequence[Document], worker: str = "a processor") -> str:
@@ -433,7 +439,7 @@ def _run_end_checks(groups: SinkGroupSettings, clickhouse: ClickHouseSettings) -
 
 
 def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings) -> Iterator[Check]:
-    yield _run_check("processor", lambda: _check_processor(environ), _PROCESSOR_ADVICE)
+    yield _run_check("processor", lambda: _check_processor(environ, operator.control_url), _PROCESSOR_ADVICE)
     if operator.control_url is not None and operator.operator_token is not None:
         yield from _run_worker_checks(operator)
     if (url := operator.quotas_url) is not None and operator.operator_token is not None:

@@ -177,6 +177,26 @@ def test_doctor_asks_all_workers_for_release_clock_and_disk(monkeypatch: pytest.
         assert found[name].advice
 
 
+def test_doctor_names_the_url_that_is_away_and_asks_the_next_one() -> None:
+    reported = {"instance": "w2", "url": "http://w2:8600", "newest": 2, "detail": None, "release": "0.2.0"}
+    with serve_fake_api() as api:
+        api.answers = {
+            "/readyz": (200, {}),
+            "/v1/partitions": (200, {"partitions": [partition(0)]}),
+            "/v1/rules": (200, {"partitions": [{"partition": 0, "rules": 2}], "workers": [reported]}),
+        }
+        away = f"http://{LOOPBACK}:{free_port()}"
+        environ = {
+            "SESSIONARY_CONTROL_URL": f"{away},{api.url}",
+            "SESSIONARY_OPERATOR_TOKEN": "op",
+            "SESSIONARY_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",
+            "SESSIONARY_CLICKHOUSE_URL": f"http://127.0.0.1:{free_port()}",
+        }
+        found = {check.check: check for check in run_checks(environ)}
+    assert (found["processor"].ok, found["processor"].found) == (False, f"{away} is not ready; {api.url}: ready")
+    assert (found["partitions"].ok, found["workers"].ok) == (True, True)
+
+
 WELL, READY = (True, "ok"), (True, "ready")
 BEHIND = (False, "partition 2 stands at offset 7 for 16 s, the log ends at 9")
 BLOCKED = (True, "blocked: partition 1: batch_unreadable")
