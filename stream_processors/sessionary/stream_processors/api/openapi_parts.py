@@ -225,6 +225,10 @@ WORKER_RULES: Final = object_schema(
     time_ms=about(NUMBER_OR_NULL, "the worker's clock, in ms since the epoch"),
     state_dir=about(TEXT_OR_NULL, "the worker's folder for RocksDB; null without a separate one"),
     state_free_bytes=about(NUMBER_OR_NULL, "free bytes on the disk of that folder"),
+    settings={
+        "type": ["object", "null"],
+        "description": "what must be the same in all workers, by variable; tokens by a fingerprint",
+    },
 )
 PROBLEM: Final = object_schema(type={**TEXT, "format": "uri"}, title=TEXT, status=NUMBER, detail=TEXT, reason=TEXT)
 

@@ -39,14 +39,18 @@ from sessionary.infra.worker_findings import (
     Document,
     Finding,
     advise_halt,
+    describe_rules,
     describe_workers,
     find_clock_faults,
     find_full_state_disks,
+    find_name_faults,
     find_quota_faults,
     find_release_faults,
+    find_setting_faults,
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.http.control_servers import split_urls
+from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
@@ -115,7 +119,7 @@ _CLICKHOUSE_ADVICE = "start ClickHouse (sessionary up), or set SESSIONARY_CLICKH
 
 
 class Check(NamedTuple):
-    """The result of one check. `advice` is empty if the check passed."""
+    """The result of one check. One that passed has advice if a person should look at it."""
 
     check: str
     ok: bool
@@ -351,9 +355,11 @@ def _run_worker_checks(settings: OperatorSettings) -> Iterator[Check]:
         yield Check("workers", ok=False, found=str(error), advice=_PROCESSOR_ADVICE)
         return
     workers, now_ms = listing["workers"], int(time.time() * 1_000)
-    described = describe_workers(listing["partitions"], workers)
-    faults = find_release_faults(workers)
-    yield _run_check("workers", lambda: _raise_findings(faults, described), _PROCESSOR_ADVICE)
+    faults = [*find_release_faults(workers), *find_setting_faults(workers)]
+    yield _run_check("workers", lambda: _raise_findings(faults, describe_workers(workers)), _PROCESSOR_ADVICE)
+    in_force, unfinished, advice = describe_rules(listing["partitions"], workers)
+    rules = _run_check("rules", lambda: _raise_findings(unfinished, in_force), "")
+    yield rules._replace(advice=rules.advice or advice)
     clocks = find_clock_faults(partitions, workers, now_ms)
     yield _run_check("clocks", lambda: _raise_findings(clocks, "workers, log and this machine agree"), "")
     names = {"runs": "quotas", "sessions": "session_quotas"}
@@ -382,7 +388,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     `folders`: folders of this machine whose disks need room. A failed check does not stop the
     others, but checks that need an unreachable server are skipped. Raises `SettingsError`.
     """
-    kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
+    kafka, clickhouse = SinkGroupSettings.from_env(environ), ClickHouseSettings.from_env(environ)
     operator, idle_s = OperatorSettings.from_env(environ), IdleSettings.from_env(environ).sink_idle_seconds
     yield _run_check("versions", _check_versions, "reinstall sessionary")
     yield _run_check("driver", _check_driver, "reinstall sessionary")
@@ -395,7 +401,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
         _run_clickhouse_checks(clickhouse),
         _run_processor_checks(environ, operator),
         _run_sink_checks(environ),
-        _run_end_checks(SinkGroupSettings.from_env(environ), clickhouse),
+        _run_end_checks(kafka, clickhouse),
     )
     with ThreadPoolExecutor() as threads:
         for answers in threads.map(list[Check], asked):
@@ -414,11 +420,12 @@ def _run_spool_check(environ: Mapping[str, str]) -> Iterator[Check]:
         yield Check("spools", not faults, "; ".join([*faults, described]), "; ".join(advice))
 
 
-def _run_kafka_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
+def _run_kafka_checks(kafka: SinkGroupSettings, idle_s: float) -> Iterator[Check]:
     yield (broker := _run_check("broker", lambda: _check_broker(kafka), _KAFKA_ADVICE))
     if broker.ok:
         yield _run_check("topics", lambda: _check_topics(kafka), _KAFKA_ADVICE)
         yield from _run_lag_checks(kafka, idle_s)
+        yield _run_check("names", lambda: _check_names(kafka), _KAFKA_ADVICE)
 
 
 def _run_clickhouse_checks(clickhouse: ClickHouseSettings) -> Iterator[Check]:
@@ -452,16 +459,34 @@ def _run_sink_checks(environ: Mapping[str, str]) -> Iterator[Check]:
         yield _run_check("sinks", lambda: _check_sinks(faults), "")
 
 
-def _run_lag_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
-    """Check the groups of the roles: by their movement, if they are behind."""
+def _check_names(kafka: KafkaSettings) -> str:
+    from sessionary.stream_processors.runtime.group_members import group_by_name, list_members
+    from sessionary.stream_processors.settings import processor_group, quotas_group
+
+    connection = AdminConnection(kafka)
+    try:
+        groups = (processor_group(kafka.topic_prefix), quotas_group(kafka.topic_prefix))
+        shared = {group: group_by_name(list_members(connection, group)) for group in groups}
+    finally:
+        connection.end_client()
+    return _raise_findings(find_name_faults(shared), "each worker of a group has its own name")
+
+
+def _run_lag_checks(kafka: SinkGroupSettings, idle_s: float) -> Iterator[Check]:
+    """Check the groups of the roles: by their members, and by their movement if they are behind."""
+    from sessionary.stream_processors.settings import processor_group
+
     try:
         lags = _measure_lags(kafka, idle_s)
     except SessionaryError as error:
         yield Check("lag", ok=False, found=f"the lag is unknown: {error}", advice=_KAFKA_ADVICE)
         return
+    needed = {processor_group(kafka.topic_prefix), *(kafka.group_id(kind) for kind in SINK_TOPICS)}
     for lag in lags:
         name = lag.group.removeprefix(f"{kafka.topic_prefix}.")
         fault = find_fault(lag, LAG_S_MAX)
+        if fault is None and lag.group in needed and lag.group_state.is_memberless:
+            fault = f"{lag.lag} records behind, and it has no member: the role does not run"
         advice = f"start it: {_start_command(name)}, or read its log; then see: sessionary lag --watch"
         yield Check(f"lag {name}", fault is None, fault or f"{lag.lag} records behind", advice if fault else "")
 
@@ -501,7 +526,8 @@ def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None
     for check in run_checks(environ, _list_folders(data, environ)):
         found.append(check._asdict())
         if not wants_json(as_json):
-            print_line(f"{'ok   ' if check.ok else 'FAIL '} {check.check}: {check.found}")
+            mark = "FAIL" if not check.ok else "warn" if check.advice else "ok"
+            print_line(f"{mark:5} {check.check}: {check.found}")
             if check.advice:
                 print_line(f"        → {check.advice}")
     if wants_json(as_json):

@@ -48,7 +48,7 @@ class _SilentRoles:
 def test_doctor_finds_each_role_that_is_away_and_names_a_command_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessionary.infra.lag.lag_monitor.LagMonitor", _SilentRoles)
     monkeypatch.setattr(doctor, "_OBSERVED_S", 0.0)
-    found = {check.check: check for check in doctor._run_lag_checks(KafkaSettings(topic_prefix="p"), 0.0)}
+    found = {check.check: check for check in doctor._run_lag_checks(SinkGroupSettings(topic_prefix="p"), 0.0)}
     roles = ["processor", "sink.audit", "sink.history", "sink.rejected", "sink.batches", "quotas", "sink.audit.copy"]
     assert list(found) == [f"lag {role}" for role in roles], "a service that is off is no fault of the pipeline"
     assert not any(check.ok for check in found.values())
@@ -60,6 +60,28 @@ def test_doctor_finds_each_role_that_is_away_and_names_a_command_that_exists(mon
     assert commands["quotas"] == "sessionary serve quotas"
     assert commands["sink.audit"] == "sessionary serve sink audit"
     assert commands["sink.audit.copy"] == "SESSIONARY_PIPELINE=copy sessionary serve sink audit"
+
+
+class _QuietRoles(_SilentRoles):
+    """The same groups, with nothing to read."""
+
+    def take_report(self, _read_s: float = 0.0) -> LagReport:
+        quiet = (lag._replace(state=PartitionState.OK, lag=0, lag_s=0.0) for lag in super().take_report().partitions)
+        return LagReport(0.0, 0.0, tuple(quiet))
+
+
+def test_a_role_without_a_member_fails_on_a_quiet_pipeline_but_a_retired_group_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sessionary.infra.lag.lag_monitor.LagMonitor", _QuietRoles)
+
+    def missing(**settings: str) -> list[str]:
+        checks = doctor._run_lag_checks(SinkGroupSettings(topic_prefix="p", **settings), 0.0)
+        return [check.check.removeprefix("lag ") for check in checks if not check.ok and "no member" in check.found]
+
+    roles = ["processor", "sink.audit", "sink.history", "sink.rejected", "sink.batches"]
+    assert missing() == roles
+    assert missing(pipeline="copy") == ["processor", "sink.audit.copy"], "the pipeline of this doctor"
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(capfd: pytest.CaptureFixture[str]) -> None:
