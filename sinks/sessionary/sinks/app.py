@@ -53,7 +53,7 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
         clock,
         partial(ask_topic_id, watching, topic, _ASK_S),
     )
-    with serve_metrics(metrics, settings, log_watch.readiness):
+    with serve_metrics(metrics, settings, lambda: metrics.readiness(log_watch.readiness)):
         consumer = SinkConsumer(
             definition,
             settings,
