@@ -106,9 +106,7 @@ def test_a_block_that_fails_is_written_again_as_it_was(rig: SinkRig) -> None:
     assert rig.target.offsets == [[0, 1], [2, 3, 4, 5, 6]]
 
 
-def test_a_sink_is_ready_only_once_clickhouse_takes_its_rows(
-    rig: SinkRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sink_is_ready_only_once_clickhouse_takes_its_rows(rig: SinkRig, caplog: pytest.LogCaptureFixture) -> None:
     rig.kafka.append_records(0, 2)
     rig.target.open_error = OperatorError("authentication", "wrong password")
 

@@ -38,6 +38,7 @@ class FakeOwner:
         self.state, self.position = self, Position(70, 0, 0, 7, 0)
         self.requests: list[RulesRequest] = []
         self.decision_left = None
+        self.began_reading = True
         self._begins = begins
 
     def request_rules(self, request: RulesRequest) -> None:
@@ -115,6 +116,8 @@ def test_rules_of_all_workers_are_listed_and_activated(tmp_path: Path) -> None:
                 assert abs(worker.pop("time_ms") - time.time() * 1_000) < 60_000
                 assert worker["release"]
                 assert worker["core"] == core_build()
+                assert len(worker["settings"]["SESSIONARY_API_TOKENS"]) == 8
+                assert worker["settings"]["SESSIONARY_OUTAGE_MS"] == 5_000
             again = await list_rules(second)
             assert [{**worker, "time_ms": None} for worker in again["workers"]] == [
                 {**worker, "time_ms": None} for worker in listed["workers"]
