@@ -146,7 +146,7 @@ def test_a_sink_is_ready_only_once_clickhouse_takes_its_rows(rig: SinkRig, caplo
             lambda: None,
         )
     assert readiness() == (True, "ready")
-    assert rig.target.offsets == [[0, 1], [2]]
+    assert rig.target.offsets == [[0, 1, 2]]
     assert "sink history is ready: 1 partitions" in caplog.text
 
 
