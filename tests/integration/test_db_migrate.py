@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping
 
 import pytest
+from pydantic import SecretStr
 
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.schemas.codec import Decoder
@@ -293,3 +294,17 @@ def test_no_row_is_lost_while_tables_their_materialized_view_and_views_change_un
     (more,) = database.ask("SELECT countIf(more = 0) AS before, countIf(more = 7) AS after FROM run_events")
     assert more["before"] >= 3
     assert more["after"] >= 3
+
+
+def test_a_sink_tries_each_of_its_tables_and_its_password_before_it_is_ready(clickhouse: ClickHouseSettings) -> None:
+    make_tables(clickhouse)
+    table = SINKS["history"].table
+    settings = SinkSettings.model_validate(clickhouse.model_dump())
+    inserter = TableInserter(settings, table)
+    inserter.open()
+    assert ClickHouseClient(clickhouse).fetch_rows(f"SELECT count() AS n FROM {table.name}") == [{"n": 0}]
+    inserter.close()
+    wrong = settings.model_copy(update={"clickhouse_password": SecretStr("wrong")})
+    with pytest.raises(OperatorError) as raised:
+        TableInserter(wrong, table).open()
+    assert raised.value.reason == "authentication"

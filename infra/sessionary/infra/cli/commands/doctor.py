@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 
 _PART: Final = "sink-"  # of a local stack, before the sink's kind
+_EXPORTER: Final = "lag-exporter"  # of a local stack
 _WELL: Final = "ok"
 _TEXT_BYTES_MAX: Final = 4_096
 _DRIVER_ADVICE: Final = "install the confluent-kafka that constraints.txt names"
@@ -454,9 +455,13 @@ def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings
 
 
 def _run_sink_checks(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check the pages of a local stack's sinks; the addresses of other sinks are unknown."""
+    """Check the pages of a local stack's sinks and exporter; other addresses are unknown."""
     if faults := find_sink_faults(environ, _PAGE_S):
         yield _run_check("sinks", lambda: _check_sinks(faults), "")
+    for port in recorded_ports(environ, [_EXPORTER]).values():
+        fault = _find_fault(f"http://{LOOPBACK}:{port}", _PAGE_S)
+        advice = "" if fault is None else "start it: sessionary serve lag-exporter, or read its log"
+        yield Check("lag exporter", fault is None, fault or "it answers, and its samples are new", advice)
 
 
 def _check_names(kafka: KafkaSettings) -> str:

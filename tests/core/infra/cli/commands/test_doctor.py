@@ -267,6 +267,16 @@ def test_doctor_names_each_sink_that_is_not_well(environ: dict[str, str]) -> Non
     assert "sessionary serve sink history" in check.advice
 
 
+def test_a_lag_exporter_that_is_away_fails_where_its_port_is_known(environ: dict[str, str]) -> None:
+    servers = {name: f"http://{LOOPBACK}:{free_port()}" for name in ("SESSIONARY_CLICKHOUSE_URL",)}
+    servers["SESSIONARY_BOOTSTRAP_SERVERS"] = f"{LOOPBACK}:{free_port()}"
+    for known, is_well in (("SINK_AUDIT", True), ("SINK_REJECTED", False)):  # in its place: one that is well or away
+        port = environ[f"SESSIONARY_METRICS_PORT_{known}"]
+        checks = run_checks({**servers, "SESSIONARY_METRICS_PORT_LAG_EXPORTER": port})
+        (check,) = (check for check in checks if check.check == "lag exporter")
+        assert (check.ok, check.advice != "") == (is_well, not is_well)
+
+
 def test_the_version_of_the_driver_s_request_that_ends_a_transaction_is_named() -> None:
     assert "speaks EndTxn v1: a partition is opened again if" in doctor._check_driver()
 
