@@ -268,6 +268,11 @@ def _check_quota_partitions(settings: OperatorSettings, url: str) -> str:
         raise _CheckError(str(wrong), own) from None
 
 
+def _check_quota_workers(settings: OperatorSettings, url: str) -> str:
+    workers = ControlApiClient(settings.model_copy(update={"control_url": url})).list_rules()["workers"]
+    return _raise_findings([*find_release_faults(workers), *find_setting_faults(workers)], describe_workers(workers))
+
+
 def _check_integrity(settings: ClickHouseSettings) -> str:
     # A day of a million rows takes a second. The command compares all of them, and with Kafka.
     since_s = int(time.time()) - _DAY_S
@@ -452,6 +457,7 @@ def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings
         yield from _run_worker_checks(operator)
     if (url := operator.quotas_url) is not None and operator.operator_token is not None:
         yield _run_check("quotas partitions", lambda: _check_quota_partitions(operator, url), "read the role's log")
+        yield _run_check("quotas workers", lambda: _check_quota_workers(operator, url), "read the role's log")
 
 
 def _run_sink_checks(environ: Mapping[str, str]) -> Iterator[Check]:

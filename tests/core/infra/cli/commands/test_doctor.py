@@ -166,6 +166,13 @@ def test_doctor_finds_a_halted_partition_of_quotas_and_says_whom_to_ask() -> Non
         assert (found.ok, found.advice.partition(",")[0]) == (False, "start sessionary serve quotas")
         role.answers = {"/v1/partitions": (200, {"partitions": [partition(0)]})}
         assert quota_checks(1, role)["quotas partitions"].ok
+        alike = {"instance": "q1", "url": "http://q1:8600", "newest": 2, "detail": None, "settings": {"A": 1}}
+        role.answers["/v1/rules"] = (200, {"partitions": [], "workers": [alike, {**alike, "instance": "q2"}]})
+        assert quota_checks(1, role)["quotas workers"].ok
+        other = {**alike, "instance": "q2", "settings": {"A": 2}}
+        role.answers["/v1/rules"] = (200, {"partitions": [], "workers": [alike, other]})
+        found = quota_checks(1, role)["quotas workers"]
+        assert (found.ok, found.found) == (False, "A differs: q1 has 1, q2 has 2")
     away = quota_checks(1, role)["quotas partitions"]
     assert (away.found, away.advice) == (
         f"{role.url} does not answer",
