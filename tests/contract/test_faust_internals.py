@@ -102,6 +102,12 @@ def test_a_static_member_leaves_only_without_its_instance_id() -> None:
     assert "LeaveGroupRequest" in inspect.getsource(GroupCoordinator._maybe_leave_group)
 
 
+def test_a_member_that_resets_its_generation_joins_again_as_a_new_one() -> None:
+    source = inspect.getsource(GroupCoordinator.reset_generation)
+    assert "self.member_id = JoinGroupRequest.UNKNOWN_MEMBER_ID" in source
+    assert "self.request_rejoin()" in source
+
+
 def test_the_rebalance_hook_is_called_in_a_worker_with_exactly_once_only_and_before_recovery() -> None:
     source = inspect.getsource(App._on_partitions_assigned)
     assert source.index("self.in_transaction") < source.index("consumer.transactions.on_rebalance")

@@ -293,3 +293,16 @@ def test_no_row_is_lost_while_tables_their_materialized_view_and_views_change_un
     (more,) = database.ask("SELECT countIf(more = 0) AS before, countIf(more = 7) AS after FROM run_events")
     assert more["before"] >= 3
     assert more["after"] >= 3
+
+
+def test_a_sink_is_not_ready_if_a_table_can_be_read_but_takes_no_rows(clickhouse: ClickHouseSettings) -> None:
+    make_tables(clickhouse)
+    table, database = SINKS["history"].table, clickhouse.clickhouse_database
+    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), table)
+    inserter.open()
+    assert ClickHouseClient(clickhouse).fetch_rows(f"SELECT count() AS n FROM {table.name}") == [{"n": 0}]
+    inserter.close()
+    run_sql(clickhouse, f"RENAME TABLE {database}.{table.name} TO {database}.kept")
+    run_sql(clickhouse, f"CREATE VIEW {database}.{table.name} AS SELECT * FROM {database}.kept")
+    with pytest.raises(OperatorError):
+        inserter.open()

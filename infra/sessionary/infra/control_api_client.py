@@ -1,18 +1,16 @@
 """A small client of the control API's operators' pages, for commands."""
 
-import http.client
 import json
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
-from sessionary.schemas.tls import context_for
+from sessionary.schemas.http.control_servers import ControlServers, Unanswered
+from sessionary.schemas.http.kept_connections import HttpResponse, Request
 
 # A value as decoded from JSON.
 Json = Any
@@ -155,32 +153,36 @@ class ControlApiClient:
                 "SESSIONARY_CONTROL_URL is not set: set it to a processor's address, for example "
                 "http://127.0.0.1:8600, or name a local stack by --data"
             )
-        if not url.startswith(("http://", "https://")):
-            raise SettingsError(f"SESSIONARY_CONTROL_URL {url!r} must begin with http:// or https://")
         if token is None:
             raise SettingsError(f"no operator token is set: {_TOKEN_ADVICE}")
-        context = context_for(url, "SESSIONARY_CONTROL_CA_LOCATION", self._settings.control_ca_location)
+        servers = ControlServers(url, self._settings.control_ca_location, _ANSWER_BYTES_MAX)
         # A header is sent in latin-1: so the token arrives in UTF-8.
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
+        headers = {"Authorization": bearer, "Content-Type": "application/json", **more}
+        content = None if body is None and method == "GET" else json.dumps(body).encode() if body is not None else b""
         try:
-            headers = {"Authorization": bearer, "Content-Type": "application/json", **more}
-            content = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(url.rstrip("/") + path, content, headers, method=method)
-            with urllib.request.urlopen(request, timeout=self._timeout_s, context=context) as answer:
-                found = answer.read(_ANSWER_BYTES_MAX)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _answer_error(url, error) from None
-        except (OSError, http.client.HTTPException) as error:
-            cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            why = (cause.strerror if isinstance(cause, OSError) else None) or cause
+            is_repeatable = method == "GET" or "Idempotency-Key" in more
+            answer = servers.send(Request(path, headers, content), self._timeout_s, is_repeatable=is_repeatable)
+        except Unanswered as error:
             raise Unavailable(
-                f"no processor answers at {url} ({why}): start one, or set SESSIONARY_CONTROL_URL to another one",
+                f"no processor answers at {_describe(error)}: start one, or set SESSIONARY_CONTROL_URL to another one",
                 _RETRY_AFTER_S,
             ) from None
         except ValueError:  # of the header: its text has the token
             raise SettingsError("SESSIONARY_OPERATOR_TOKEN has characters that no token has") from None
-        return _parse_object(url, found)
+        finally:
+            servers.close_idle()
+        if answer.status != 200:
+            raise _answer_error(answer.url, answer)
+        return _parse_object(answer.url, answer.body)
+
+
+def _describe(unanswered: Unanswered) -> str:
+    """Return each URL with what it lacks, in the system's words if there are any."""
+    return ", ".join(
+        f"{url} ({(error.strerror if isinstance(error, OSError) else None) or error})"
+        for url, error in unanswered.failures
+    )
 
 
 def _parse_object(url: str, body: bytes) -> dict[str, Json]:
@@ -193,22 +195,22 @@ def _parse_object(url: str, body: bytes) -> dict[str, Json]:
     return found
 
 
-def _answer_error(url: str, error: urllib.error.HTTPError) -> Exception:
+def _answer_error(url: str, answer: HttpResponse) -> Exception:
     """Return the error for a problem document (RFC 9457)."""
     try:
-        problem = json.loads(error.read(_ANSWER_BYTES_MAX))
+        problem = json.loads(answer.body)
         detail, reason = str(problem["detail"]), str(problem["reason"])
-    except (ValueError, KeyError, TypeError, OSError):
-        detail, reason = f"status {error.code}", ""
-    if error.code == 401:
+    except (ValueError, KeyError, TypeError):
+        detail, reason = f"status {answer.status}", ""
+    if answer.status == 401:
         return SettingsError(f"the processor at {url} does not know this token: {_TOKEN_ADVICE}")
-    if error.code == 403:
+    if answer.status == 403:
         return SettingsError(f"the processor at {url}: {detail}; {_TOKEN_ADVICE}")
     if reason == "unknown_partition":
         return UnknownPartition(detail)
     if reason in _NO_SESSION:
         return UnknownSession(detail)
-    if error.code == 503:
+    if answer.status == 503:
         return Unavailable(f"the processor at {url}: {detail}", _RETRY_AFTER_S)
     if not reason or reason == "not_found":
         return Invalid("invalid_value", f"{url} has no such page: it is no processor, or one of an older release")

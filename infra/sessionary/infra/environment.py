@@ -158,13 +158,13 @@ def stack_is_running(data: Path) -> bool:
     return False
 
 
-def control_api_context(environ: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Return the context for requests to the control API of variables; None if it is plain HTTP.
+def control_api_context(environ: Mapping[str, str], url: str) -> ssl.SSLContext | None:
+    """Return the context for requests to the control API at `url`; None if it is plain HTTP.
 
     Raises `SettingsError` if the file of authorities cannot be read.
     """
     name = ENV_PREFIX + "CONTROL_CA_LOCATION"
-    return context_for(environ.get(ENV_PREFIX + "CONTROL_URL"), name, environ.get(name))
+    return context_for(url, name, environ.get(name))
 
 
 def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Settings of the commands themselves. Each role has its own settings as well."""
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
+from sessionary.schemas.http.control_servers import split_urls
 from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, LogSettings
 from sessionary.sinks.settings import ArtifactSettings, IdleSettings, SinkGroupSettings
 
@@ -14,7 +15,9 @@ class OperatorSettings(EnvSettings):
     """Access of the operators' commands to the control API."""
 
     control_url: str | None = Field(
-        None, description="control API of any processor, for example http://127.0.0.1:8600; partition and doctor use it"
+        None,
+        description="control API of any processor, for example http://127.0.0.1:8600; partition and doctor use it; "
+        "of several URLs with commas between them, the next one is asked if one is away",
     )
     control_ca_location: str | None = Field(
         None, description="file of the certificate authority of an https control API; by default the system's"
@@ -25,6 +28,13 @@ class OperatorSettings(EnvSettings):
     quotas_url: str | None = Field(
         None, description="control API of any worker of the role quotas; doctor checks the role's partitions there"
     )
+
+    @field_validator("control_url", "quotas_url")
+    @classmethod
+    def _check_urls(cls, urls: str | None) -> str | None:
+        if urls is not None:
+            split_urls(urls)
+        return urls
 
 
 class LagSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings, ArtifactSettings):

@@ -93,19 +93,78 @@ def find_release_faults(workers: Sequence[Document]) -> list[Finding]:
     ]
 
 
-def describe_workers(partitions: Sequence[Document], workers: Sequence[Document]) -> str:
+def describe_workers(workers: Sequence[Document]) -> str:
     """Return releases, rules and builds of the workers side by side, in a line."""
-    reported = ", ".join(
+    return ", ".join(
         f"{worker['instance']} {worker.get('release') or 'of an unknown release'} "
         f"(rules up to {worker['newest']}, {worker.get('core') or 'unknown'} core)"
         for worker in workers
     )
-    in_force = sorted({found["rules"] for found in partitions if found["rules"] is not None})
-    text = f"{reported}; rules in force: {', '.join(map(str, in_force)) or 'none'}"
+
+
+def describe_rules(partitions: Sequence[Document], workers: Sequence[Document]) -> tuple[str, list[Finding], str]:
+    """Return the rules in force; their faults; and advice if all workers know newer ones.
+
+    Older rules are no fault: while a release is rolled out, and until an operator activates the
+    newer ones, from which there is no way back. That partitions have different ones is a fault.
+    """
+    of_partitions: dict[int, list[int]] = {}
+    for found in partitions:
+        if found["rules"] is not None:
+            of_partitions.setdefault(found["rules"], []).append(found["partition"])
+    newest = max(of_partitions, default=0)
+    text = "; ".join(
+        f"rules {version} in partitions {', '.join(map(str, places))}"
+        for version, places in sorted(of_partitions.items())
+    )
+    if len(of_partitions) > 1:
+        unfinished = Finding(
+            f"{text}: an activation is not complete", f"run: sessionary rules activate --version {newest}"
+        )
+        return text, [unfinished], ""
     known = min((worker["newest"] for worker in workers if worker["newest"] is not None), default=0)
-    if in_force and in_force[0] < known:
-        text += f"; all workers know rules {known}: sessionary rules activate"
-    return text
+    text = f"rules in force: {newest or 'none'}"
+    if 0 < newest < known:
+        return (
+            f"{text}; all workers know rules {known}, which begin when an operator activates them",
+            [],
+            "once no worker is to go back to the former release, run: sessionary rules activate",
+        )
+    return text, [], ""
+
+
+def find_setting_faults(workers: Sequence[Document]) -> list[Finding]:
+    """Return the settings that must be the same in all workers and are not, with their values."""
+    reported = {str(worker["instance"]): worker["settings"] for worker in workers if worker.get("settings")}
+    names = dict.fromkeys(name for settings in reported.values() for name in settings)
+    return [
+        Finding(
+            f"{name} differs: "
+            + ", ".join(f"{instance} has {_setting_text(value)}" for instance, value in values.items()),
+            f"set {name} alike for all workers, and restart those that are wrong",
+        )
+        for name in names
+        if len(set((values := {one: settings.get(name) for one, settings in reported.items()}).values())) > 1
+    ]
+
+
+def _setting_text(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def find_name_faults(members: Mapping[str, Mapping[str, Sequence[object]]]) -> list[Finding]:
+    """Return the names that several processes of a group have.
+
+    `members`: for each group, the processes of each such name.
+    """
+    return [
+        Finding(
+            f"{name} is the name of {len(processes)} processes of {group}: {', '.join(map(str, processes))}",
+            "give each its own SESSIONARY_INSTANCE, and restart one",
+        )
+        for group, names in members.items()
+        for name, processes in names.items()
+    ]
 
 
 def find_quota_faults(quota_workers: int | None, who: str) -> list[Finding]:

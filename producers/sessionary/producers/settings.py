@@ -5,11 +5,11 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from sessionary.producers.errors import SpoolUnusable
+from sessionary.schemas.http.control_servers import split_urls
 from sessionary.schemas.settings import KafkaSettings
 
 DeliveryPolicy = Literal["spool", "block", "drop"]
@@ -39,17 +39,6 @@ def _state_folder() -> Path | None:
     return state / "sessionary" / "spool"
 
 
-def _is_http_url(url: str) -> bool:
-    """Return whether `url` is an HTTP URL to which a path can be added."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    plain = _TOKEN.fullmatch(url) and not (parts.query or parts.fragment or "@" in parts.netloc)
-    return bool(plain and parts.scheme in ("http", "https") and parts.hostname and port != 0)
-
-
 class ProducerSettings(KafkaSettings):
     """Settings for the delivery of events and the source of verdicts. Immutable.
 
@@ -64,7 +53,9 @@ class ProducerSettings(KafkaSettings):
         "connections; resume, recover, sync and attach know this client's own sessions only",
     )
     control_url: str | None = Field(
-        None, description="control API, for example http://127.0.0.1:8600; resume, recover, sync and attach need it"
+        None,
+        description="control API, for example http://127.0.0.1:8600; resume, recover, sync and attach need it; "
+        "of several URLs with commas between them, the next one is asked if one is away",
     )
     control_ca_location: str | None = Field(
         None, description="file of the certificate authority of an https control API; by default the system's"
@@ -150,10 +141,8 @@ class ProducerSettings(KafkaSettings):
     @field_validator("control_url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
-        if url is not None and not _is_http_url(url):
-            raise ValueError(
-                f"{url!r} is not the URL of a control API, such as http://127.0.0.1:8600; without one unset it"
-            )
+        if url is not None:
+            split_urls(url)
         return url
 
     @field_validator("api_token")

@@ -17,6 +17,7 @@ connection unless it is asked to.
     tls           the context of clients that ask over HTTPS
     errors        the errors that every role shares
     rules         the versions of the rules by which events are judged
+    http/         requests to the control API, of clients and commands
     kafka/        helpers for the Kafka clients of all roles
     telemetry/    logs and traces of the server roles
 

@@ -58,12 +58,11 @@ class SigningKeys:
             return f"its signature by key {key_id} is of another record, or by another secret"
         return None
 
-    def fingerprints(self) -> list[dict[str, str]]:
-        """Return each key's id and the beginning of its secret's SHA-256, in order: no secret."""
-        return [
-            {"key_id": key_id, "fingerprint": hashlib.sha256(secret).hexdigest()[:8]}
-            for key_id, secret in self._secrets.items()
-        ]
+    def fingerprint(self) -> str:
+        """Return the ids, sorted, each with the beginning of its secret's SHA-256: no secret."""
+        return ", ".join(
+            f"{key_id} {hashlib.sha256(secret).hexdigest()[:8]}" for key_id, secret in sorted(self._secrets.items())
+        )
 
 
 NO_KEYS: Final = SigningKeys({})

@@ -73,6 +73,10 @@ class TracedBlocks:
         """Ask the other target."""
         return self._target.find_skip(partition, offset)
 
+    def check_writable(self) -> None:
+        """Ask the other target."""
+        self._target.check_writable()
+
     def read_topic_ids(self) -> set[str]:
         """Ask the other target."""
         return self._target.read_topic_ids()

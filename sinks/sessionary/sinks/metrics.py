@@ -68,6 +68,7 @@ class SinkMetrics:
         self.registry = CollectorRegistry()
         self._alive_at = time.monotonic()
         self._blocked: str | None = None
+        self._paused: str | None = None
         base = {"sink": sink, "group": group}
 
         def counter(name: MetricName, *labels: str) -> Counter:
@@ -111,6 +112,14 @@ class SinkMetrics:
         if self._blocked is not None:
             self._blocked_gauge.labels(*self._base, self._blocked).set(0)
             self._blocked = None
+
+    def set_paused(self, why: str | None) -> None:
+        """Report why no partition is written; None: they are written again."""
+        self._paused = why
+
+    def readiness(self, keeps_up: Readiness) -> tuple[bool, str]:
+        """Return whether the sink can write, and keeps up as `keeps_up` says; a line for people."""
+        return keeps_up() if self._paused is None else (False, f"no row is stored: {self._paused}")
 
     def block_partition(self, partition: int, reason: str) -> None:
         """Report that one partition waits for an operator while the others continue."""

@@ -10,6 +10,7 @@ from yarl import URL
 
 from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.stream_processors.runtime.faust_transport import FAUST_LOG, Assignor
+from sessionary.stream_processors.runtime.group_members import client_id
 from sessionary.stream_processors.security import member_credentials
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.streams.stream_transport import AgentSupervisor, LocalStream
@@ -87,7 +88,7 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         broker_request_timeout=max(_REBALANCE_S, settings.session_timeout_ms / 1_000) + _ANSWER_S,
         # A worker without agents never asks aiokafka for records, and is not expelled for that.
         broker_max_poll_interval=_NEVER_S,
-        broker_client_id=f"sessionary-{settings.worker_name}",
+        broker_client_id=client_id(settings),
         consumer_group_instance_id=settings.instance,
         consumer_auto_offset_reset="earliest",
         # Only this mode calls the hook of a rebalance. Faust's own transactions are not used.

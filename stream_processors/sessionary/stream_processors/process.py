@@ -15,7 +15,7 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.telemetry.role_logs import configure_role_logs, end_hung_process, role_logger
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.settings import SIGNING_KEYS_FILE, ProcessorSettings
-from sessionary.stream_processors.startup import tune_interpreter, wait_for_topics
+from sessionary.stream_processors.startup import check_group, tune_interpreter, wait_for_topics, warn_of_plain_api
 from sessionary.stream_processors.worker import Processor
 
 # Ends the process if one of its parts hangs, so that other workers get its partitions.
@@ -143,6 +143,8 @@ async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job |
     await loop.run_in_executor(None, wait_for_topics, settings, stop.is_set)
     if stop.is_set():
         return
+    warn_of_plain_api(settings)
+    await loop.run_in_executor(None, check_group, settings)
     processor = Processor(settings, folder, job)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, processor.stop)
@@ -162,8 +164,8 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str
     `job`: the work on partitions; default: `processor_job`. `role` is its name in the log.
 
     Raises `SettingsError` if there is no signing key, if a topic is missing or has another number
-    of partitions than the settings say, or if the token file cannot be used, and `ProcessorFailed`
-    if the worker cannot continue.
+    of partitions than the settings say, if the token file cannot be used, or if other workers of
+    the group have tokens and this one has none; `ProcessorFailed` if the worker cannot continue.
     """
     require_signing_keys(settings)
     configure_role_logs(role, settings.instance)

@@ -141,7 +141,7 @@ class ProcessorSettings(KafkaSettings):
     @property
     def group_id(self) -> str:
         """The consumer group of a pipeline's workers; their transactional ids begin with it."""
-        return f"{self.topic_prefix}.processor"
+        return processor_group(self.topic_prefix)
 
     def opening_config(self) -> dict[str, str | int | float | bool]:
         """Return the settings of clients that open a partition, besides those of all clients.
@@ -189,6 +189,11 @@ class ProcessorSettings(KafkaSettings):
         """The URL of this worker's API for other workers; its port is 0 if there is no API."""
         scheme = "http" if self.api_tls_certificate is None else "https"
         return self.api_advertised_url or f"{scheme}://{self.api_host}:{self.api_port}"
+
+
+def processor_group(topic_prefix: str) -> str:
+    """Return the consumer group of a pipeline's processors."""
+    return f"{topic_prefix}.processor"
 
 
 def quotas_group(topic_prefix: str) -> str:

@@ -5,6 +5,7 @@ ones of this release.
 """
 
 import gc
+import ipaddress
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +18,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 )
 
 from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import newest_known
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.topics import TopicSpec, bytes_limits, topic_specs
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime.group_members import list_members, require_secrets
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
@@ -81,6 +84,37 @@ def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool])
             raise SettingsError(f"{'; '.join(faults)}: run `sessionary topics apply`")
         is_second_answer = True
         time.sleep(_SETTLE_S)
+
+
+def check_group(settings: ProcessorSettings) -> None:
+    """Raise `SettingsError` if this worker must not join those that are in the group.
+
+    Blocks for up to 4 s. If Kafka does not answer, only a warning says so.
+    """
+    connection = AdminConnection(settings)
+    try:
+        require_secrets(settings, list_members(connection, settings.group_id))
+    except Lost as error:
+        _log.warning("whether the other workers have tokens is not known: %(error)s", **error_fields(error))
+    finally:
+        connection.end_client()
+
+
+def warn_of_plain_api(settings: ProcessorSettings) -> None:
+    """Log a warning if the control API can be reached from other machines without TLS."""
+    if settings.api_port and settings.api_tls_certificate is None and not _is_loopback(settings.api_host):
+        _log.warning(
+            "the control API at %(url)s is plain HTTP on an address that other machines reach: tokens and states can "
+            "be read on the way. Set SESSIONARY_API_TLS_CERTIFICATE, or keep it behind a proxy that has TLS",
+            url=f"http://{settings.api_host}:{settings.api_port}",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def require_roomy_topics(settings: ProcessorSettings, partition: int, position: Position) -> None:

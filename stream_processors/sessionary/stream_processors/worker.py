@@ -44,6 +44,13 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
+from sessionary.stream_processors.runtime.group_members import (
+    Member,
+    client_id,
+    find_namesakes,
+    list_members,
+    parse_member,
+)
 from sessionary.stream_processors.runtime.job import Job, processor_job
 from sessionary.stream_processors.runtime.log_identity import LogClient, TopicIds, ask_topic_ids
 from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces, probe_log
@@ -80,6 +87,7 @@ _HIGH_S = 2.0
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
 _REPORT_A_PARTITION_S = 0.004
 _TOKENS_S = 1.0
+_NAMES_S = 5.0
 _STOP_S = 20.0
 # A worker that left its group folds for so long at most: longer than a rebalance takes and an
 # opening, but with both waits for the owners shorter than the patience of what stops processes.
@@ -186,6 +194,7 @@ class Processor:
                 self._watch_partitions,
                 self._report_offsets,
                 self._refresh_tokens,
+                self._watch_names,
                 self._count_rows,
             )
             tasks = [asyncio.create_task(duty()) for duty in duties]
@@ -349,6 +358,33 @@ class Processor:
                 log = await self._look_into_log(partition, positions[partition].next_offset)
                 if log is not None:
                     truncation.check_log(partition, positions[partition], log)
+
+    async def _watch_names(self) -> None:
+        """Look now and then if another process of the group has this worker's name."""
+        connection, own = AdminConnection(self._settings), client_id(self._settings)
+        group, loop = self._settings.group_id, asyncio.get_running_loop()
+        known: list[Member] = []
+        while True:
+            await asyncio.sleep(_NAMES_S)
+            if not self._has_joined:
+                continue  # the member may be this worker's former process
+            try:
+                members = await loop.run_in_executor(self._executor, list_members, connection, group)
+            except Lost as error:
+                _log.debug("the members of the group are not known: %(error)s", **error_fields(error))
+                continue
+            found = find_namesakes(members, own)
+            if found and found != known:
+                _log.error(
+                    "another process is a worker of this group by the name %(worker)s too: %(others)s; this one is "
+                    "%(own_process)s. Give each its own SESSIONARY_INSTANCE, and restart one",
+                    worker=self._settings.worker_name,
+                    others=", ".join(map(str, found)),
+                    own_process=parse_member(own, "").process,
+                )
+            known = found
+            if found and all(parse_member(own, "").process != one.process for one in members):
+                await cast(MemberConsumer, self.app.consumer).give_up_instance()
 
     async def _ask_ends(self, client: LogEndClient, timeout_s: float) -> dict[int, LogEnd]:
         """Return the ends of the owned partitions that answer."""

@@ -70,7 +70,6 @@ def test_what_is_not_set_or_cannot_be_sent_is_reported_before_anything_is_asked(
     for url, token, reported in (
         (None, "s3cret", "SESSIONARY_CONTROL_URL is not set"),
         (api.url, None, "no operator token is set: set SESSIONARY_OPERATOR_TOKEN"),
-        (api.url.removeprefix("http://"), "s3cret", "must begin with http:// or https://"),
         (api.url, "s3cret\n1", "SESSIONARY_OPERATOR_TOKEN has characters that no token has"),
     ):
         with pytest.raises(SettingsError) as caught:
@@ -78,6 +77,27 @@ def test_what_is_not_set_or_cannot_be_sent_is_reported_before_anything_is_asked(
         assert reported in str(caught.value)
         assert "s3cret" not in str(caught.value)
     assert api.asked == []
+
+
+@pytest.mark.parametrize("name", ["CONTROL_URL", "QUOTAS_URL"])
+def test_a_wrong_url_among_several_is_named(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"SESSIONARY_{name}: .*'b:8600' is not the URL of a control API"):
+        OperatorSettings.from_env({f"SESSIONARY_{name}": "http://a:8600,b:8600"})
+
+
+def test_the_next_processor_is_asked_if_one_is_away_but_nothing_is_done_twice(api: FakeControlApi) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    api.answers = {LIST: (200, {"partitions": []}), RETRY: (200, partition(1))}
+    with serve_fake_api() as unready:
+        for path in (LIST, RETRY):
+            unready.answer_problem(path, 503, "not_ready", "why")
+        several = client(f"{away},{unready.url},{api.url}")
+        assert several.list_partitions() == []
+        with pytest.raises(Unavailable, match=f"the processor at {unready.url}: why"):
+            several.retry_partition(1)
+        assert [one.method for one in unready.asked] == ["GET", "POST"]
+    assert several.retry_partition(1) == partition(1)
+    assert [one.method for one in api.asked] == ["GET", "POST"]
 
 
 def test_a_processor_that_is_away_is_unavailable() -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from sessionary.infra.worker_findings import (
     advise_halt,
+    describe_rules,
     describe_workers,
     find_clock_faults,
     find_full_state_disks,
     find_release_faults,
+    find_setting_faults,
 )
 from tests.core.infra.fake_control_api import partition
 
@@ -87,19 +89,40 @@ def test_an_older_or_silent_worker_is_reported() -> None:
     assert find_release_faults([worker(), worker("w2")]) == []
 
 
-def test_rules_that_all_workers_know_are_offered() -> None:
-    in_force: list[dict[str, Any]] = [{"rules": 1}, {"rules": None}]
-    assert describe_workers(in_force, [worker(), worker("w2", newest=1)]).endswith("rules in force: 1")
-    assert describe_workers(in_force, [worker(), worker("w2")]).endswith(
-        "all workers know rules 2: sessionary rules activate"
-    )
+def in_force(*rules: int | None) -> list[dict[str, Any]]:
+    return [{"partition": number, "rules": version} for number, version in enumerate(rules)]
+
+
+def test_rules_that_all_workers_know_are_offered_and_are_no_fault() -> None:
+    text, faults, advice = describe_rules(in_force(1, None), [worker(), worker("w2", newest=1)])
+    assert (text, faults, advice) == ("rules in force: 1", [], "")
+    text, faults, advice = describe_rules(in_force(1, None), [worker(), worker("w2")])
+    assert text == "rules in force: 1; all workers know rules 2, which begin when an operator activates them"
+    assert (faults, advice.endswith("run: sessionary rules activate")) == ([], True)
+
+
+def test_partitions_of_different_rules_are_a_fault() -> None:
+    _, (fault,), _ = describe_rules(in_force(1, 2, 1), [worker()])
+    assert fault.found == "rules 1 in partitions 0, 2; rules 2 in partitions 1: an activation is not complete"
+    assert fault.advice == "run: sessionary rules activate --version 2"
+
+
+def test_settings_that_differ_are_named_with_both_workers_and_values() -> None:
+    alike = {"SESSIONARY_API_TOKENS": "1a2b3c4d", "SESSIONARY_OUTAGE_MS": 5_000}
+    one, two = worker(settings=alike), worker("w2", settings={**alike, "SESSIONARY_OUTAGE_MS": 9})
+    older = worker("w3", settings=None)
+    assert find_setting_faults([one, worker("w2", settings=alike), older]) == []
+    (fault,) = find_setting_faults([one, two, older])
+    assert fault.found == "SESSIONARY_OUTAGE_MS differs: w1 has 5000, w2 has 9"
+    (fault,) = find_setting_faults([one, worker("w2", settings={**alike, "SESSIONARY_API_TOKENS": None})])
+    assert fault.found == "SESSIONARY_API_TOKENS differs: w1 has 1a2b3c4d, w2 has none"
 
 
 def test_the_core_of_each_worker_is_reported() -> None:
     workers = [worker(core="native"), worker("w2", core="python"), worker("w3")]
-    reported = describe_workers([{"rules": 2}], workers)
+    reported = describe_workers(workers)
     assert reported.startswith("w1 0.2.0 (rules up to 2, native core), w2 0.2.0 (rules up to 2, python core), ")
-    assert "w3 0.2.0 (rules up to 2, unknown core);" in reported
+    assert reported.endswith("w3 0.2.0 (rules up to 2, unknown core)")
 
 
 def test_a_worker_s_full_disk_is_reported() -> None:

@@ -30,6 +30,10 @@ class BlockList:
     def find_skip(self, partition: int, offset: int) -> int | None:
         return offset
 
+    def check_writable(self) -> None:
+        if self.fails:
+            raise Transient("network", "away")
+
     def read_topic_ids(self) -> set[str]:
         return {"t"}
 
@@ -68,6 +72,10 @@ def test_a_block_without_sampled_records_has_no_span(spans: SpanRig, target: Blo
     traced.write_block(3, block_of(None, traceparent(1, 2, "00")))
     assert (len(target.blocks), len(spans.ended)) == (1, 0)
     assert (traced.find_skip(3, 7), traced.read_topic_ids()) == (7, {"t"})
+    traced.check_writable()
+    target.fails = True
+    with pytest.raises(Transient):
+        traced.check_writable()
     traced.close()
     assert target.blocks == []
 

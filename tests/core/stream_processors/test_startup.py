@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import topic_specs
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors import startup
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime.group_members import Member
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.startup import require_roomy_topics, wait_for_topics
+from sessionary.stream_processors.startup import check_group, require_roomy_topics, wait_for_topics, warn_of_plain_api
 
 
 class ForbiddingAdmin:
@@ -105,3 +107,44 @@ def test_a_broker_that_does_not_answer_is_asked_again(monkeypatch: pytest.Monkey
     monkeypatch.setattr(startup, "AdminClient", SilentAdmin)
     with pytest.raises(Lost, match="partition 3: the settings of "):
         require_roomy_topics(ProcessorSettings(), 3, FIRST._replace(rules=LARGER))
+
+
+def test_the_group_is_asked_before_a_worker_joins_it_and_one_that_does_not_answer_stops_no_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    def list_one(_connection: object, group: str) -> list[Member]:
+        asked.append(group)
+        return [Member("w9", "host-a-7", "10.0.0.1", frozenset({"tokens"}))]
+
+    def fail(_connection: object, _group: str) -> list[Member]:
+        raise Lost("no answer in time")
+
+    monkeypatch.setattr(startup, "list_members", list_one)
+    with pytest.raises(SettingsError, match=r"w9 \(host-a-7 at 10.0.0.1\)"):
+        check_group(ProcessorSettings())
+    check_group(ProcessorSettings.model_validate({"api_tokens": {"token": "acme"}}))
+    assert asked == ["sessionary.processor"] * 2
+    monkeypatch.setattr(startup, "list_members", fail)
+    check_group(ProcessorSettings())
+    assert "no answer in time" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "warns"),
+    [
+        ({}, False),
+        ({"api_host": "localhost"}, False),
+        ({"api_host": "::1"}, False),
+        ({"api_host": "0.0.0.0"}, True),
+        ({"api_host": "processor.example"}, True),
+        ({"api_host": "0.0.0.0", "api_tls_certificate": "c.pem"}, False),
+        ({"api_host": "0.0.0.0", "api_port": 0}, False),
+    ],
+)
+def test_a_plain_api_that_other_machines_reach_is_warned_of(
+    fields: dict[str, Any], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_plain_api(ProcessorSettings(**fields))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * warns

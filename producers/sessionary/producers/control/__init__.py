@@ -3,7 +3,6 @@
 First the way of a verdict, then that of a request:
 
     http_control        asks the control API for a session and for the verdict on an event
-    kept_connections    the connections to the control API, which stay open between requests
     http_runs           asks it for runs, their steps and their tool calls
     http_follows        opens streams of sessions' states there, and reads them
     request_consumer    reads the requests for this service from Kafka, commits answered ones

@@ -7,11 +7,9 @@ import json
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPException
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
-from sessionary.producers.control.kept_connections import HttpResponse, KeptConnections, OpenResponse, Request
 from sessionary.producers.errors import AuthenticationFailed, Invalid, RunGone, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import (
     AgentMember,
@@ -26,7 +24,8 @@ from sessionary.producers.ports import (
 from sessionary.producers.run_ports import HeldBy, MigrationView
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas import types
-from sessionary.schemas.tls import context_for
+from sessionary.schemas.http.control_servers import ControlServers, Unanswered
+from sessionary.schemas.http.kept_connections import HttpResponse, OpenResponse, Request
 from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Rejection
 
 _WAIT_MS_MAX = 10_000
@@ -50,11 +49,15 @@ class HttpControl:
 
         `tenant_id`: the client's; a token of another tenant raises `AuthenticationFailed`.
         """
-        self.url = settings.control_url
         self._token = settings.api_token
         self._tenant_id = tenant_id
-        tls = context_for(self.url, "SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
-        self._connections = None if self.url is None else KeptConnections(self.url, tls, _ANSWER_BYTES_MAX)
+        urls = settings.control_url
+        self._servers = None if urls is None else ControlServers(urls, settings.control_ca_location, _ANSWER_BYTES_MAX)
+
+    @property
+    def url(self) -> str | None:
+        """The URL of the server that answered last, or is asked first; None if none is set."""
+        return None if self._servers is None else self._servers.url
 
     def check_configured(self) -> None:
         """Raise `SettingsError` if no URL is set."""
@@ -66,8 +69,8 @@ class HttpControl:
 
     def close_idle(self) -> None:
         """Close the connections that wait for the next question."""
-        if self._connections is not None:
-            self._connections.close_idle()
+        if self._servers is not None:
+            self._servers.close_idle()
 
     def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
         """Ask until there is an answer or `timeout_s` is over.
@@ -200,11 +203,11 @@ class HttpControl:
         `timeout_s` bounds each wait for the network. Raises `Unavailable`, `SettingsError`.
         """
         self.check_configured()
-        assert self._connections is not None
+        assert self._servers is not None
         try:
-            return self._connections.open_stream(self._new_request(path, None, headers), timeout_s)
-        except (OSError, HTTPException) as error:
-            raise Unavailable(f"control API at {self.url}: {error}", 0.5) from None
+            return self._servers.open_stream(self._new_request(path, None, headers), timeout_s)
+        except Unanswered as error:
+            raise Unavailable(f"control API at {error}", 0.5) from None
 
     def error_from(self, about: str, answer: HttpResponse) -> Exception:
         """Return the error that an answer other than 200 means; `about` names the question."""
@@ -222,11 +225,11 @@ class HttpControl:
 
     def _read_answer(self, request: Request, timeout_s: float, about: str) -> bytes:
         self.check_configured()
-        assert self._connections is not None
+        assert self._servers is not None
         try:
-            answer = self._connections.send(request, timeout_s)
-        except (OSError, HTTPException) as error:
-            raise Unavailable(f"control API at {self.url}: {error}", 0.5) from None
+            answer = self._servers.send(request, timeout_s)
+        except Unanswered as error:
+            raise Unavailable(f"control API at {error}", 0.5) from None
         if answer.status >= 300:
             raise _error_from(about, answer)
         return answer.body

@@ -19,9 +19,9 @@ from http.client import HTTPException
 from typing import Any, Final, NamedTuple
 
 from sessionary.producers.control.http_control import HttpControl, parse_session
-from sessionary.producers.control.kept_connections import HttpResponse, OpenResponse
 from sessionary.producers.errors import SessionLost, Unavailable
 from sessionary.producers.run_ports import FollowedState, StateStream
+from sessionary.schemas.http.kept_connections import HttpResponse, OpenResponse
 
 # Server-sent events, as the control API sends them to followers, from their bytes; pure.
 #

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.insert import InsertContext
 
-from sessionary.sinks.clickhouse.connection import classify_error, connect, query_rows
+from sessionary.sinks.clickhouse.connection import classify_error, connect, query_rows, run_statement
 from sessionary.sinks.clickhouse.migrate import check_client_database
 from sessionary.sinks.clickhouse.native import NativeBlock
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, TableSpec
@@ -59,9 +59,9 @@ class TableInserter:
         self._pinned: dict[str, str | int] = {}
 
     def open(self) -> None:
-        """Connect, check the migrations and read the columns' types, unless that is done.
+        """Connect, check migrations and rights, and read the columns' types, unless that is done.
 
-        Raises `Transient`, `OperatorError`.
+        The rights are tried by inserts of no row. Raises `Transient`, `OperatorError`.
         """
         if self._client is not None:
             return
@@ -72,6 +72,10 @@ class TableInserter:
             known = query_rows(client, f"SELECT name FROM system.settings WHERE name IN ({names})")
             self._pinned = _PINNED | {str(name): _PINNED_IF_KNOWN[str(name)] for (name,) in known}
             self._contexts = {name: self._insert_context(client, table) for name, table in self._tables.items()}
+            for name, table in self._tables.items():
+                columns = ", ".join([*table.columns, _TOPIC_ID])
+                place = f"{self._settings.clickhouse_database}.{name}"
+                run_statement(client, f"INSERT INTO {place} ({columns}) SELECT {columns} FROM {place} WHERE 0")
         except Exception as error:  # every error of the driver is classified and raised
             client.close()
             raise classify_error(error) from error

@@ -198,6 +198,10 @@ class BlockWriter:
         if kept < rows:
             raise OperatorError("block_not_kept", f"{rows} rows sent twice, {kept} found ({token})")
 
+    def check_writable(self) -> None:
+        """Raise as `write_block` does unless ClickHouse takes rows for the sink's tables."""
+        self._inserter.open()
+
     def read_topic_ids(self) -> set[str]:
         """Return the ids of the sink's topic in its table. Raises as `write_block` does."""
         return self._inserter.read_topic_ids(self._topic)

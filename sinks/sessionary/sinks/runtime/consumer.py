@@ -317,12 +317,14 @@ class SinkConsumer:
         if not self._pause.is_active:
             self._consumer.pause(self._planned_partitions())
         self._pause.extend(error.reason, self._clock.monotonic_s())
+        self._metrics.set_paused(str(error))
 
     def _end_pause(self) -> None:
         if not self._pause.is_active:
             return
         _log.warning("the sink continues after %(reason)s", reason=self._pause.reason)
         self._pause.end()
+        self._metrics.set_paused(None)
         self._metrics.clear_blocked()
         self._consumer.resume(
             [place for place in self._planned_partitions() if not self._blocked.holds(place.partition)]
@@ -367,6 +369,7 @@ class SinkConsumer:
             for place in found:
                 if place.error is not None:
                     raise KafkaException(place.error)
+            self._target.check_writable()
             plans = self._guard.plan_partitions(found, self._target.read_topic_ids)
             self._writer.replay_shared(plans.values())
         except KafkaException as error:

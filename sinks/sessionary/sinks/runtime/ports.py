@@ -98,6 +98,10 @@ class BlockTarget(Protocol):
         """
         ...
 
+    def check_writable(self) -> None:
+        """Raise `Transient` or `OperatorError` unless rows can be stored; no row is."""
+        ...
+
     def read_topic_ids(self) -> set[str]:
         """Return the ids of the sink's topic in the stored rows.
 

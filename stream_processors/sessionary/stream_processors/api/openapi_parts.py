@@ -228,16 +228,12 @@ WORKER_RULES: Final = object_schema(
     release=about(TEXT_OR_NULL, "the worker's release of sessionary"),
     core=about(TEXT_OR_NULL, "build of the worker's rules: `native` (compiled) or `python`"),
     time_ms=about(NUMBER_OR_NULL, "the worker's clock, in ms since the epoch"),
-    signing_keys={
-        "type": ["array", "null"],
-        "items": object_schema(
-            key_id=about(TEXT, "id of the key"),
-            fingerprint=about(TEXT, "the first 8 hexadecimal digits of the SHA-256 of its secret"),
-        ),
-        "description": "the worker's signing keys, the one that signs first; null without an answer",
-    },
     state_dir=about(TEXT_OR_NULL, "the worker's folder for RocksDB; null without a separate one"),
     state_free_bytes=about(NUMBER_OR_NULL, "free bytes on the disk of that folder"),
+    settings={
+        "type": ["object", "null"],
+        "description": "what must be the same in all workers, by variable; tokens and signing keys by a fingerprint",
+    },
 )
 PROBLEM: Final = object_schema(type={**TEXT, "format": "uri"}, title=TEXT, status=NUMBER, detail=TEXT, reason=TEXT)
 

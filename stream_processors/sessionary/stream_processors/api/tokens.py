@@ -37,6 +37,14 @@ class KnownTokens:
         known, caller = self._callers.get(given, (b"", None))
         return caller if scheme.lower() == "bearer" and hmac.compare_digest(known, given) else None
 
+    def fingerprint(self) -> str | None:
+        """Return 8 hexadecimal digits, too few to find a token by; None without a token."""
+        known = sorted(
+            (digest.hex(), caller.tenant or "", caller.principal, *sorted(caller.roles))
+            for digest, caller in self._callers.values()
+        )
+        return hashlib.sha256(repr(known).encode()).hexdigest()[:8] if known else None
+
 
 def _digest_token(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
@@ -96,6 +104,10 @@ class TokenStore:
             _log.info(
                 "%(tokens)d tokens are in force, with those of %(path)s", tokens=len(self._known), path=self._file.path
             )
+
+    def fingerprint(self) -> str | None:
+        """Return a short text, the same for the same tokens and callers; None without any."""
+        return self._known.fingerprint()
 
     def find_caller(self, authorization: str | None) -> Caller | None:
         """Return the caller that an `Authorization` header names; None without a known token."""

@@ -150,6 +150,15 @@ class MemberThread(driver.AIOKafkaConsumerThread):
             await coordinator.close()
             await coordinator._maybe_leave_group()  # left to be done if a former `close` was cut short
 
+    async def give_up_instance(self) -> None:
+        """Join again without the instance's name: another process is a member by it.
+
+        With the name, each would take the other's place at each heartbeat.
+        """
+        if self._consumer is not None and (coordinator := self._consumer._coordinator) is not None:
+            coordinator._group_instance_id = None
+            coordinator.reset_generation()
+
     async def on_thread_stop(self) -> None:
         """Leave the group and stop."""
         await self.leave_group()
@@ -208,6 +217,11 @@ class MemberConsumer(driver.Consumer):
             _log.warning("the worker leaves its group as it stops: %(error)r", **error_fields(error))
             return False
         return True
+
+    async def give_up_instance(self) -> None:
+        """Join again as a member without a name. Waits for nothing else."""
+        member = cast(MemberThread, self._thread)
+        await member.call_thread(member.give_up_instance)
 
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Let Faust complain of a partition that stands still, unless it is one of the events."""

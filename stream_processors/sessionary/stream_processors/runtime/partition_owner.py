@@ -152,6 +152,7 @@ class PartitionOwner:
         context.batch_limits.limit_batches(self.state)
         self.recent_verdicts = RecentVerdicts()
         self.is_open, self.end_requested = False, False
+        self.began_reading = False  # of the changelog: before that no position is known
         # Assignments since this owner began, and those of them after which it has committed.
         self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
@@ -447,6 +448,7 @@ class PartitionOwner:
         topic_ids = await context.run_blocking(context.topic_ids)
         changelog_end = await context.run_blocking(context.changelog_end, self.partition)
         self.state.load_position(first_position)  # a former reading has moved it
+        self.began_reading = True
         changelog_next = await context.run_blocking(
             recover,
             context.settings,

@@ -44,6 +44,11 @@ class FakeTarget:
         self.skips: dict[tuple[int, int], int] = {}
         self.skip_error: Exception | None = None
         self.topic_ids: set[str] = set()
+        self.open_error: Exception | None = None
+
+    def check_writable(self) -> None:
+        if self.open_error is not None:
+            raise self.open_error
 
     def find_skip(self, partition: int, offset: int) -> int | None:
         if self.skip_error is not None:

@@ -106,6 +106,50 @@ def test_a_block_that_fails_is_written_again_as_it_was(rig: SinkRig) -> None:
     assert rig.target.offsets == [[0, 1], [2, 3, 4, 5, 6]]
 
 
+def test_a_sink_is_ready_only_once_clickhouse_takes_its_rows(rig: SinkRig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.kafka.append_records(0, 2)
+    rig.target.open_error = OperatorError("authentication", "wrong password")
+
+    def readiness() -> tuple[bool, str]:
+        return rig.metrics.readiness(lambda: (True, "ready"))
+
+    def check_waits() -> None:
+        assert readiness() == (False, "no row is stored: authentication: wrong password")
+        assert rig.metrics.health() == (True, "blocked: authentication")
+        assert "is ready" not in caplog.text
+        rig.target.open_error = None
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)
+
+    def check_ready() -> None:
+        assert readiness() == (True, "ready")
+        assert rig.kafka.paused == set()
+        rig.target.error = Transient("network", "cut off")
+        rig.kafka.append_records(0, 1)
+        rig.advance(1.0)
+
+    def check_failed() -> None:
+        assert readiness() == (False, "no row is stored: network: cut off; try again in 0.25 s")
+        rig.target.error = None
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)
+
+    with caplog.at_level("INFO"):
+        rig.run_steps(
+            lambda: rig.kafka.schedule_assignment(0),
+            lambda: None,
+            check_waits,
+            lambda: None,
+            lambda: None,
+            check_ready,
+            lambda: None,
+            check_failed,
+            lambda: None,
+            lambda: None,
+        )
+    assert readiness() == (True, "ready")
+    assert rig.target.offsets == [[0, 1, 2]]
+    assert "sink history is ready: 1 partitions" in caplog.text
+
+
 def test_partitions_that_come_back_after_the_fault_are_not_paused_any_more(rig: SinkRig) -> None:
     for partition in (0, 1):
         rig.kafka.append_records(partition, 1)

@@ -174,3 +174,14 @@ def test_a_caller_without_the_role_is_forbidden(tmp_path: Path) -> None:
         with pytest.raises(Problem) as caught:
             bench.store.require_role(header, "operator")
         assert caught.value.status == 401
+
+
+def test_a_fingerprint_is_that_of_tokens_and_callers_in_any_order_and_repeats_none() -> None:
+    both = KnownTokens(parse_tokens({"one": "acme", "two": "globex"})).fingerprint()
+    assert both == KnownTokens(parse_tokens({"two": "globex", "one": "acme"})).fingerprint()
+    assert both is not None
+    assert len(both) == 8
+    others = ({"one": "acme"}, {"one": "acme", "two": "acme"}, {"one": "acme", "three": "globex"})
+    prints = [KnownTokens(parse_tokens(tokens)).fingerprint() for tokens in others]
+    assert len({both, *prints}) == 4
+    assert KnownTokens({}).fingerprint() is None

@@ -39,13 +39,18 @@ from sessionary.infra.worker_findings import (
     Document,
     Finding,
     advise_halt,
+    describe_rules,
     describe_workers,
     find_clock_faults,
     find_full_state_disks,
+    find_name_faults,
     find_quota_faults,
     find_release_faults,
+    find_setting_faults,
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
+from sessionary.schemas.http.control_servers import split_urls
+from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
 
 
 _PART: Final = "sink-"  # of a local stack, before the sink's kind
+_EXPORTER: Final = "lag-exporter"  # of a local stack
 _WELL: Final = "ok"
 _TEXT_BYTES_MAX: Final = 4_096
 _DRIVER_ADVICE: Final = "install the confluent-kafka that constraints.txt names"
@@ -114,7 +120,7 @@ _CLICKHOUSE_ADVICE = "start ClickHouse (sessionary up), or set SESSIONARY_CLICKH
 
 
 class Check(NamedTuple):
-    """The result of one check. `advice` is empty if the check passed."""
+    """The result of one check. One that passed has advice if a person should look at it."""
 
     check: str
     ok: bool
@@ -220,21 +226,26 @@ def _check_migrations(settings: ClickHouseSettings) -> str:
     return f"database {settings.clickhouse_database} is up to date"
 
 
-def _check_processor(environ: Mapping[str, str]) -> str:
+def _check_processor(environ: Mapping[str, str], control_url: str | None) -> str:
+    """Check each of the URLs: clients try the next one, but each should be there."""
     from sessionary.infra.stack import api_ready
 
-    url = environ.get("SESSIONARY_CONTROL_URL")
-    if url is None:
+    if control_url is None:
         raise _CheckError(
             "SESSIONARY_CONTROL_URL is not set",
             "set it to the processor's address: clients need it to resume a session",
         )
-    if not api_ready(url, _TIMEOUT_S, control_api_context(environ)):
+    urls = split_urls(control_url)
+    with ThreadPoolExecutor(len(urls)) as threads:
+        ready = threads.map(lambda url: api_ready(url, _TIMEOUT_S, control_api_context(environ, url)), urls)
+        unready = [url for url, is_ready in zip(urls, ready, strict=True) if not is_ready]
+    if unready:
+        others = [url for url in urls if url not in unready]
         raise _CheckError(
-            f"{url} is not ready",
+            "; ".join(f"{url} is not ready" for url in unready) + (f"; {', '.join(others)}: ready" if others else ""),
             "start a processor (sessionary serve processor), or wait: it may still be reading its changelog",
         )
-    return f"{url} is ready"
+    return f"{', '.join(urls)}: ready" if len(urls) > 1 else f"{urls[0]} is ready"
 
 
 def _check_partitions(partitions: Sequence[Document], worker: str = "a processor") -> str:
@@ -255,6 +266,11 @@ def _check_quota_partitions(settings: OperatorSettings, url: str) -> str:
     except _CheckError as wrong:  # the role's own workers decide about its partitions
         own = wrong.advice.replace("sessionary partition ", f"SESSIONARY_CONTROL_URL={url} sessionary partition ")
         raise _CheckError(str(wrong), own) from None
+
+
+def _check_quota_workers(settings: OperatorSettings, url: str) -> str:
+    workers = ControlApiClient(settings.model_copy(update={"control_url": url})).list_rules()["workers"]
+    return _raise_findings([*find_release_faults(workers), *find_setting_faults(workers)], describe_workers(workers))
 
 
 def _check_integrity(settings: ClickHouseSettings) -> str:
@@ -345,9 +361,11 @@ def _run_worker_checks(settings: OperatorSettings) -> Iterator[Check]:
         yield Check("workers", ok=False, found=str(error), advice=_PROCESSOR_ADVICE)
         return
     workers, now_ms = listing["workers"], int(time.time() * 1_000)
-    described = describe_workers(listing["partitions"], workers)
-    faults = find_release_faults(workers)
-    yield _run_check("workers", lambda: _raise_findings(faults, described), _PROCESSOR_ADVICE)
+    faults = [*find_release_faults(workers), *find_setting_faults(workers)]
+    yield _run_check("workers", lambda: _raise_findings(faults, describe_workers(workers)), _PROCESSOR_ADVICE)
+    in_force, unfinished, advice = describe_rules(listing["partitions"], workers)
+    rules = _run_check("rules", lambda: _raise_findings(unfinished, in_force), "")
+    yield rules._replace(advice=rules.advice or advice)
     clocks = find_clock_faults(partitions, workers, now_ms)
     yield _run_check("clocks", lambda: _raise_findings(clocks, "workers, log and this machine agree"), "")
     names = {"runs": "quotas", "sessions": "session_quotas"}
@@ -376,7 +394,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     `folders`: folders of this machine whose disks need room. A failed check does not stop the
     others, but checks that need an unreachable server are skipped. Raises `SettingsError`.
     """
-    kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
+    kafka, clickhouse = SinkGroupSettings.from_env(environ), ClickHouseSettings.from_env(environ)
     operator, idle_s = OperatorSettings.from_env(environ), IdleSettings.from_env(environ).sink_idle_seconds
     yield _run_check("versions", _check_versions, "reinstall sessionary")
     yield _run_check("driver", _check_driver, "reinstall sessionary")
@@ -389,7 +407,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
         _run_clickhouse_checks(clickhouse),
         _run_processor_checks(environ, operator),
         _run_sink_checks(environ),
-        _run_end_checks(SinkGroupSettings.from_env(environ), clickhouse),
+        _run_end_checks(kafka, clickhouse),
     )
     with ThreadPoolExecutor() as threads:
         for answers in threads.map(list[Check], asked):
@@ -408,11 +426,12 @@ def _run_spool_check(environ: Mapping[str, str]) -> Iterator[Check]:
         yield Check("spools", not faults, "; ".join([*faults, described]), "; ".join(advice))
 
 
-def _run_kafka_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
+def _run_kafka_checks(kafka: SinkGroupSettings, idle_s: float) -> Iterator[Check]:
     yield (broker := _run_check("broker", lambda: _check_broker(kafka), _KAFKA_ADVICE))
     if broker.ok:
         yield _run_check("topics", lambda: _check_topics(kafka), _KAFKA_ADVICE)
         yield from _run_lag_checks(kafka, idle_s)
+        yield _run_check("names", lambda: _check_names(kafka), _KAFKA_ADVICE)
 
 
 def _run_clickhouse_checks(clickhouse: ClickHouseSettings) -> Iterator[Check]:
@@ -433,29 +452,52 @@ def _run_end_checks(groups: SinkGroupSettings, clickhouse: ClickHouseSettings) -
 
 
 def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings) -> Iterator[Check]:
-    yield _run_check("processor", lambda: _check_processor(environ), _PROCESSOR_ADVICE)
+    yield _run_check("processor", lambda: _check_processor(environ, operator.control_url), _PROCESSOR_ADVICE)
     if operator.control_url is not None and operator.operator_token is not None:
         yield from _run_worker_checks(operator)
     if (url := operator.quotas_url) is not None and operator.operator_token is not None:
         yield _run_check("quotas partitions", lambda: _check_quota_partitions(operator, url), "read the role's log")
+        yield _run_check("quotas workers", lambda: _check_quota_workers(operator, url), "read the role's log")
 
 
 def _run_sink_checks(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check the pages of a local stack's sinks; the addresses of other sinks are unknown."""
+    """Check the pages of a local stack's sinks and exporter; other addresses are unknown."""
     if faults := find_sink_faults(environ, _PAGE_S):
         yield _run_check("sinks", lambda: _check_sinks(faults), "")
+    for port in recorded_ports(environ, [_EXPORTER]).values():
+        fault = _find_fault(f"http://{LOOPBACK}:{port}", _PAGE_S)
+        advice = "" if fault is None else "start it: sessionary serve lag-exporter, or read its log"
+        yield Check("lag exporter", fault is None, fault or "it answers, and its samples are new", advice)
 
 
-def _run_lag_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
-    """Check the groups of the roles: by their movement, if they are behind."""
+def _check_names(kafka: KafkaSettings) -> str:
+    from sessionary.stream_processors.runtime.group_members import group_by_name, list_members
+    from sessionary.stream_processors.settings import processor_group, quotas_group
+
+    connection = AdminConnection(kafka)
+    try:
+        groups = (processor_group(kafka.topic_prefix), quotas_group(kafka.topic_prefix))
+        shared = {group: group_by_name(list_members(connection, group)) for group in groups}
+    finally:
+        connection.end_client()
+    return _raise_findings(find_name_faults(shared), "each worker of a group has its own name")
+
+
+def _run_lag_checks(kafka: SinkGroupSettings, idle_s: float) -> Iterator[Check]:
+    """Check the groups of the roles: by their members, and by their movement if they are behind."""
+    from sessionary.stream_processors.settings import processor_group
+
     try:
         lags = _measure_lags(kafka, idle_s)
     except SessionaryError as error:
         yield Check("lag", ok=False, found=f"the lag is unknown: {error}", advice=_KAFKA_ADVICE)
         return
+    needed = {processor_group(kafka.topic_prefix), *(kafka.group_id(kind) for kind in SINK_TOPICS)}
     for lag in lags:
         name = lag.group.removeprefix(f"{kafka.topic_prefix}.")
         fault = find_fault(lag, LAG_S_MAX)
+        if fault is None and lag.group in needed and lag.group_state.is_memberless:
+            fault = f"{lag.lag} records behind, and it has no member: the role does not run"
         advice = f"start it: {_start_command(name)}, or read its log; then see: sessionary lag --watch"
         yield Check(f"lag {name}", fault is None, fault or f"{lag.lag} records behind", advice if fault else "")
 
@@ -495,7 +537,8 @@ def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None
     for check in run_checks(environ, _list_folders(data, environ)):
         found.append(check._asdict())
         if not wants_json(as_json):
-            print_line(f"{'ok   ' if check.ok else 'FAIL '} {check.check}: {check.found}")
+            mark = "FAIL" if not check.ok else "warn" if check.advice else "ok"
+            print_line(f"{mark:5} {check.check}: {check.found}")
             if check.advice:
                 print_line(f"        → {check.advice}")
     if wants_json(as_json):

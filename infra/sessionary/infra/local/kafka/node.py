@@ -276,4 +276,5 @@ def prepare_start(
         _format_storage(data, identity.cluster_id, member.voters, _java_command(data, jars, optimising=False))
     if read_identity(data) != identity:
         replace_json(data / "broker.json", asdict(identity))
+    progress(f"the broker starts, and listens on {LOOPBACK}:{identity.port}")
     return [*_java_command(data, jars, optimising=optimising), "kafka.Kafka", str(data / "server.properties")]

@@ -298,10 +298,11 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
 def has_known_position(owner: PartitionOwner) -> bool:
     """Return whether the owner knows where its partition is.
 
-    If the changelog was not read to its end, the position may be an old one.
+    If the changelog was not read to its end, the position may be an old one. Before it is read,
+    none is known: a store that cannot be opened halts its partition earlier.
     """
     unknown = "changelog_unreadable", "position_lost", "transaction_open"
-    return owner.is_open or (owner.halted is not None and owner.halted.reason not in unknown)
+    return owner.is_open or (owner.halted is not None and owner.halted.reason not in unknown and owner.began_reading)
 
 
 def state_of_owner(owner: PartitionOwner) -> str:

@@ -16,13 +16,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
 from aiohttp.web import Request, Response
-from confluent_kafka import KafkaError, KafkaException
 
-from sessionary.schemas.kafka.clients import AdminConnection, take_answer
+from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import known_rules, newest_known
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.settings.librdkafka_options import option_variable
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.operators.partitions import has_known_position, state_of_owner
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready
@@ -32,12 +32,12 @@ from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.rules_change import RulesRequest, is_in_force, last_decided
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.group_members import list_members
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings, quotas_group
 from sessionary.stream_processors.store.stores import free_bytes
 
-# The facts that a worker reports: release, build of the rules, clock, signing keys, and the room on
-# its disk.
+# The facts that a worker reports: release, build of the rules, clock, and the room on its disk.
 
 
 def _installed_release() -> str | None:
@@ -47,32 +47,47 @@ def _installed_release() -> str | None:
         return None
 
 
+# The limits of a record: of what is written, and of what is read.
+_SIZES: Final = ("message.max.bytes", "fetch.message.max.bytes", "max.partition.fetch.bytes", "fetch.max.bytes")
+
+
 # As it was when the process started: an upgrade of the package does not change what runs.
 _RELEASE: Final = _installed_release()
 
 
 def worker_facts(settings: ProcessorSettings) -> dict[str, Any]:
-    """Return release, build, clock (ms since the epoch), signing keys, state folder, free bytes.
+    """Return release, build, clock (ms since the epoch), state folder, free bytes.
 
-    The keys are named by their fingerprints, which are no secret. The last two are null if rows are
-    kept in memory, or in a temporary folder. Asks the operating system for the disk, which takes
-    microseconds.
+    The last two are null if rows are kept in memory, or in a temporary folder. Asks the operating
+    system for the disk, which takes microseconds.
     """
     folder = settings.state_dir if settings.store == "rocksdb" else None
     return {
         "release": _RELEASE,
         "core": core_build(),
         "time_ms": time.time_ns() // 1_000_000,
-        "signing_keys": settings.keys.fingerprints(),
         "state_dir": None if folder is None else str(folder),
         "state_free_bytes": free_bytes(folder),
     }
 
 
+def compared_settings(settings: ProcessorSettings, tokens: TokenStore) -> dict[str, str | int | float | None]:
+    """Return what must be the same in all workers of a group, by variable; no secret is in it.
+
+    Tokens and signing keys are named by a fingerprint.
+    """
+    return {
+        "SESSIONARY_API_TOKENS": tokens.fingerprint(),
+        "SESSIONARY_SIGNING_KEYS": settings.keys.fingerprint(),
+        "SESSIONARY_OUTAGE_MS": settings.outage_ms,
+        "SESSIONARY_OUTAGE_GRACE_MS": settings.outage_grace_ms,
+        "SESSIONARY_CLOCK_AHEAD_S_MAX": settings.clock_ahead_s_max,
+        "SESSIONARY_FAUST_AGENTS": settings.faust_agents,
+        **{option_variable(name): settings.librdkafka.get(name) for name in _SIZES},
+    }
+
+
 # How many workers of the role quotas run: the members of their group, by Kafka.
-
-
-_TIMEOUT_S: Final = 3.0
 
 
 def count_quota_workers(settings: KafkaSettings) -> int:
@@ -80,17 +95,9 @@ def count_quota_workers(settings: KafkaSettings) -> int:
 
     Blocks for up to 4 s. Raises `Lost` if Kafka does not answer.
     """
-    group = quotas_group(settings.topic_prefix)
     connection = AdminConnection(settings)
     try:
-        asked = connection.open_client().describe_consumer_groups([group], request_timeout=_TIMEOUT_S)
-        return len(take_answer(asked[group], _TIMEOUT_S).members)
-    except (KafkaException, TimeoutError) as error:
-        cause = error.args[0] if isinstance(error, KafkaException) else None
-        if cause is not None and cause.code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return 0
-        why = "no answer in time" if cause is None else cause.str()
-        raise Lost(f"Kafka does not answer whether the group {group} has a member: {why}") from None
+        return len(list_members(connection, quotas_group(settings.topic_prefix)))
     finally:
         connection.end_client()
 
@@ -102,8 +109,8 @@ _PARTITION_FIELDS = (
     *("token_quotas", "announced", "principal", "detail"),
 )
 _WORKER_FIELDS = (
-    *("instance", "url", "newest", "detail", "release", "core", "time_ms", "signing_keys", "state_dir"),
-    "state_free_bytes",
+    *("instance", "url", "newest", "detail", "release", "core", "time_ms", "state_dir", "state_free_bytes"),
+    "settings",
 )
 
 
@@ -255,6 +262,7 @@ class RulesApi:
             "newest": newest_known().version,
             "detail": None,
             **worker_facts(settings),
+            "settings": compared_settings(settings, self._tokens),
         }
         partitions = {
             partition: _partition_document(owner, settings) for partition, owner in self._assignment.owners.items()
@@ -308,6 +316,8 @@ def _documents(answer: Any, name: str, fields: Iterable[str]) -> list[dict[str, 
 
 
 def _no_answer_text(answer: Any) -> str:
+    if isinstance(answer, NoAnswer) and answer.status == 401:
+        return "it does not know this token: its SESSIONARY_API_TOKENS, or file of them, differs"
     return str(answer) if isinstance(answer, NoAnswer) else "the worker's answer is of another form"
 
 

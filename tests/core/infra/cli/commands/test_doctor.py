@@ -48,7 +48,7 @@ class _SilentRoles:
 def test_doctor_finds_each_role_that_is_away_and_names_a_command_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessionary.infra.lag.lag_monitor.LagMonitor", _SilentRoles)
     monkeypatch.setattr(doctor, "_OBSERVED_S", 0.0)
-    found = {check.check: check for check in doctor._run_lag_checks(KafkaSettings(topic_prefix="p"), 0.0)}
+    found = {check.check: check for check in doctor._run_lag_checks(SinkGroupSettings(topic_prefix="p"), 0.0)}
     roles = ["processor", "sink.audit", "sink.history", "sink.rejected", "sink.batches", "quotas", "sink.audit.copy"]
     assert list(found) == [f"lag {role}" for role in roles], "a service that is off is no fault of the pipeline"
     assert not any(check.ok for check in found.values())
@@ -60,6 +60,28 @@ def test_doctor_finds_each_role_that_is_away_and_names_a_command_that_exists(mon
     assert commands["quotas"] == "sessionary serve quotas"
     assert commands["sink.audit"] == "sessionary serve sink audit"
     assert commands["sink.audit.copy"] == "SESSIONARY_PIPELINE=copy sessionary serve sink audit"
+
+
+class _QuietRoles(_SilentRoles):
+    """The same groups, with nothing to read."""
+
+    def take_report(self, _read_s: float = 0.0) -> LagReport:
+        quiet = (lag._replace(state=PartitionState.OK, lag=0, lag_s=0.0) for lag in super().take_report().partitions)
+        return LagReport(0.0, 0.0, tuple(quiet))
+
+
+def test_a_role_without_a_member_fails_on_a_quiet_pipeline_but_a_retired_group_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sessionary.infra.lag.lag_monitor.LagMonitor", _QuietRoles)
+
+    def missing(**settings: str) -> list[str]:
+        checks = doctor._run_lag_checks(SinkGroupSettings(topic_prefix="p", **settings), 0.0)
+        return [check.check.removeprefix("lag ") for check in checks if not check.ok and "no member" in check.found]
+
+    roles = ["processor", "sink.audit", "sink.history", "sink.rejected", "sink.batches"]
+    assert missing() == roles
+    assert missing(pipeline="copy") == ["processor", "sink.audit.copy"], "the pipeline of this doctor"
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(capfd: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +166,13 @@ def test_doctor_finds_a_halted_partition_of_quotas_and_says_whom_to_ask() -> Non
         assert (found.ok, found.advice.partition(",")[0]) == (False, "start sessionary serve quotas")
         role.answers = {"/v1/partitions": (200, {"partitions": [partition(0)]})}
         assert quota_checks(1, role)["quotas partitions"].ok
+        alike = {"instance": "q1", "url": "http://q1:8600", "newest": 2, "detail": None, "settings": {"A": 1}}
+        role.answers["/v1/rules"] = (200, {"partitions": [], "workers": [alike, {**alike, "instance": "q2"}]})
+        assert quota_checks(1, role)["quotas workers"].ok
+        other = {**alike, "instance": "q2", "settings": {"A": 2}}
+        role.answers["/v1/rules"] = (200, {"partitions": [], "workers": [alike, other]})
+        found = quota_checks(1, role)["quotas workers"]
+        assert (found.ok, found.found) == (False, "A differs: q1 has 1, q2 has 2")
     away = quota_checks(1, role)["quotas partitions"]
     assert (away.found, away.advice) == (
         f"{role.url} does not answer",
@@ -175,6 +204,26 @@ def test_doctor_asks_all_workers_for_release_clock_and_disk(monkeypatch: pytest.
     for name in ("workers", "clocks", "state disks"):
         assert (found[name].ok, "w2" in found[name].found, "w1" in found[name].found) == (False, True, False)
         assert found[name].advice
+
+
+def test_doctor_names_the_url_that_is_away_and_asks_the_next_one() -> None:
+    reported = {"instance": "w2", "url": "http://w2:8600", "newest": 2, "detail": None, "release": "0.2.0"}
+    with serve_fake_api() as api:
+        api.answers = {
+            "/readyz": (200, {}),
+            "/v1/partitions": (200, {"partitions": [partition(0)]}),
+            "/v1/rules": (200, {"partitions": [{"partition": 0, "rules": 2}], "workers": [reported]}),
+        }
+        away = f"http://{LOOPBACK}:{free_port()}"
+        environ = {
+            "SESSIONARY_CONTROL_URL": f"{away},{api.url}",
+            "SESSIONARY_OPERATOR_TOKEN": "op",
+            "SESSIONARY_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",
+            "SESSIONARY_CLICKHOUSE_URL": f"http://127.0.0.1:{free_port()}",
+        }
+        found = {check.check: check for check in run_checks(environ)}
+    assert (found["processor"].ok, found["processor"].found) == (False, f"{away} is not ready; {api.url}: ready")
+    assert (found["partitions"].ok, found["workers"].ok) == (True, True)
 
 
 WELL, READY = (True, "ok"), (True, "ready")
@@ -223,6 +272,16 @@ def test_doctor_names_each_sink_that_is_not_well(environ: dict[str, str]) -> Non
     ]
     assert "batch_unreadable" in check.found
     assert "sessionary serve sink history" in check.advice
+
+
+def test_a_lag_exporter_that_is_away_fails_where_its_port_is_known(environ: dict[str, str]) -> None:
+    servers = {name: f"http://{LOOPBACK}:{free_port()}" for name in ("SESSIONARY_CLICKHOUSE_URL",)}
+    servers["SESSIONARY_BOOTSTRAP_SERVERS"] = f"{LOOPBACK}:{free_port()}"
+    for known, is_well in (("SINK_AUDIT", True), ("SINK_REJECTED", False)):  # in its place: one that is well or away
+        port = environ[f"SESSIONARY_METRICS_PORT_{known}"]
+        checks = run_checks({**servers, "SESSIONARY_METRICS_PORT_LAG_EXPORTER": port})
+        (check,) = (check for check in checks if check.check == "lag exporter")
+        assert (check.ok, check.advice != "") == (is_well, not is_well)
 
 
 def test_the_version_of_the_driver_s_request_that_ends_a_transaction_is_named() -> None:

@@ -65,8 +65,10 @@ def test_the_nodes_form_one_quorum_and_replicate_the_internal_topics(
     monkeypatch.setattr(os, "execv", lambda _program, _argv: None)
     cluster = plan_cluster(tmp_path)
     write_cluster(tmp_path, cluster)
+    said: list[str] = []
     for number in (1, 2, 3):
-        run_node(tmp_path, number, lambda _line: None)
+        run_node(tmp_path, number, said.append)
+        assert said[-1] == f"the broker starts, and listens on 127.0.0.1:{cluster.nodes[number - 1].port}"
         lines = (tmp_path / str(number) / "server.properties").read_text().splitlines()
         controllers = ",".join(f"127.0.0.1:{node.controller_port}" for node in cluster.nodes)
         assert {f"node.id={number}", f"controller.quorum.bootstrap.servers={controllers}"} <= set(lines)

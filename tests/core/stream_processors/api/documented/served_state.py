@@ -32,6 +32,7 @@ class StateOwner:
         self.is_open = self.is_readable = halted is None
         self.halted_at_ms = None if halted is None else 1_700_000_000_000
         self.recent_verdicts = RecentVerdicts()
+        self.began_reading = True
         self.accesses: list[Any] = []
         self.commits, self.notifications, self.decision_left = 1, BriefNotifications(), None
 

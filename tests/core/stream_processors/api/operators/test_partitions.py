@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +25,8 @@ from sessionary.stream_processors.runtime.decisions import (
     RecordSkip,
     TruncationAcceptance,
 )
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 
 PARTITIONS = b"/v1/partitions"
@@ -40,6 +42,7 @@ class FakeOwner:
         self.partition, self.halted, self.is_open = partition, halted, is_open and halted is None
         self.halted_at_ms = 1_700_000_000_000 if halted else None
         self.state, self.live, self.position = self, 3, Position(70, 0, 0, 7, 0, decisions=(SKIP,))
+        self.began_reading = True
         self.waited: list[float] = []
         self.decision_left: OperatorDecision | None = None
 
@@ -273,6 +276,16 @@ def test_a_partition_is_not_open_before_its_decision_is_carried_out(tmp_path: Pa
             assert listed["state"] == "opening"
 
     asyncio.run(story())
+
+
+def test_a_halt_before_the_changelog_was_read_knows_no_offset() -> None:
+    """As a store that cannot be opened again, because its disk is full."""
+    owner = FakeOwner(1, Halted("store_disk_full", "no room"))
+    shown = partition_pages.partition_document(cast(PartitionOwner, owner), ProcessorSettings())
+    assert (shown["next_offset"], shown["batch_number"]) == (70, 7)
+    owner.began_reading = False
+    shown = partition_pages.partition_document(cast(PartitionOwner, owner), ProcessorSettings())
+    assert (shown["reason"], shown["next_offset"], shown["batch_number"]) == ("store_disk_full", None, None)
 
 
 def test_a_halt_at_no_record_has_none_to_skip(tmp_path: Path) -> None:

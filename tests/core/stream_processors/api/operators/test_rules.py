@@ -39,6 +39,7 @@ class FakeOwner:
         self.state, self.position = self, Position(70, 0, 0, 7, 0)
         self.requests: list[RulesRequest] = []
         self.decision_left = None
+        self.began_reading = True
         self._begins = begins
 
     def request_rules(self, request: RulesRequest) -> None:
@@ -116,7 +117,9 @@ def test_rules_of_all_workers_are_listed_and_activated(tmp_path: Path) -> None:
                 assert abs(worker.pop("time_ms") - time.time() * 1_000) < 60_000
                 assert worker["release"]
                 assert worker["core"] == core_build()
-                assert worker["signing_keys"] == KEYS.fingerprints()
+                assert worker["settings"]["SESSIONARY_SIGNING_KEYS"] == KEYS.fingerprint()
+                assert len(worker["settings"]["SESSIONARY_API_TOKENS"]) == 8
+                assert worker["settings"]["SESSIONARY_OUTAGE_MS"] == 5_000
             again = await list_rules(second)
             assert [{**worker, "time_ms": None} for worker in again["workers"]] == [
                 {**worker, "time_ms": None} for worker in listed["workers"]

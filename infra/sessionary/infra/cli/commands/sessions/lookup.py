@@ -1,11 +1,9 @@
 """Finds one session, in ClickHouse and in the processor."""
 
-import http.client
 import json
 import re
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
@@ -16,8 +14,11 @@ from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.tables import Json, show_line, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
-from sessionary.infra.environment import control_api_context, tenant_tokens
+from sessionary.infra.environment import tenant_tokens
+from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import Invalid, Unavailable
+from sessionary.schemas.http.control_servers import ControlServers, Unanswered
+from sessionary.schemas.http.kept_connections import Request
 
 # The option `--since`: a time, or how long ago.
 
@@ -147,6 +148,7 @@ def follow_list(
 
 
 _LIVE_TIMEOUT_S: Final = 3.0
+_LIVE_BYTES_MAX: Final = 32 << 20
 _ID_LENGTH: Final = 36
 _PART_ENDS: Final = (8, 12, 16, 20)  # digits before each hyphen of an id
 _DIGITS: Final = re.compile(r"[0-9a-f]{1,32}")
@@ -214,14 +216,15 @@ def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> J
 
     None if no API is configured, if it does not answer, or if it has no such session.
     """
-    url, token = environ.get("SESSIONARY_CONTROL_URL"), tenant_tokens(environ).get(tenant)
-    if url is None or token is None:
+    settings, token = OperatorSettings.from_env(environ), tenant_tokens(environ).get(tenant)
+    if settings.control_url is None or token is None:
         return None
-    page, headers = f"{url.rstrip('/')}/v1/sessions/{session}", {"Authorization": f"Bearer {token}"}
-    context = control_api_context(environ)
+    servers = ControlServers(settings.control_url, settings.control_ca_location, _LIVE_BYTES_MAX)
+    request = Request(f"/v1/sessions/{session}", {"Authorization": f"Bearer {token}"})
     try:
-        request = urllib.request.Request(page, headers=headers)
-        with urllib.request.urlopen(request, timeout=_LIVE_TIMEOUT_S, context=context) as answer:
-            return json.load(answer)
-    except (OSError, ValueError, http.client.HTTPException):
+        answer = servers.send(request, _LIVE_TIMEOUT_S)
+        return json.loads(answer.body) if answer.status == 200 else None
+    except (Unanswered, ValueError):
         return None
+    finally:
+        servers.close_idle()

@@ -11,7 +11,8 @@ from docs.build.commands_page import leaf_commands
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.sessions.lookup import RowTail, checked_session_start, fetch_live_state, parse_since
 from sessionary.infra.clickhouse_client import Row
-from sessionary.schemas.errors import Invalid
+from sessionary.infra.local.ports import free_port
+from sessionary.schemas.errors import Invalid, SettingsError
 from tests.core.infra.cut_server import serve_cut_answers
 from tests.core.infra.fake_control_api import serve_fake_api
 
@@ -31,7 +32,14 @@ def test_the_api_s_address_may_end_with_a_slash(end: str) -> None:
 def test_an_answer_that_cannot_be_used_is_no_live_state() -> None:
     with serve_cut_answers(b'{"state": "Active"}', missing=9) as url:
         assert live_state(url) is None
-    assert live_state("localhost:8600") is None
+
+
+def test_the_next_server_shows_the_live_state_and_a_wrong_url_is_named() -> None:
+    with serve_fake_api() as api:
+        api.answers = {"/v1/sessions/s1": (200, {"state": "Active"})}
+        assert live_state(f"http://127.0.0.1:{free_port()},{api.url}") == {"state": "Active"}
+        with pytest.raises(SettingsError, match="SESSIONARY_CONTROL_URL: 'localhost:8600' is not"):
+            live_state(f"{api.url},localhost:8600")
 
 
 WHOLE = "183108ed-8784-4091-97dd-1ac993fda554"

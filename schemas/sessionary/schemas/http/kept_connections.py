@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from http.client import BadStatusLine, HTTPConnection, HTTPResponse, HTTPSConnection
+from http.client import BadStatusLine, HTTPConnection, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -38,6 +38,8 @@ class HttpResponse(NamedTuple):
     reason: str
     headers: Mapping[str, str]
     body: bytes
+    url: str = ""
+    """Of the server that answered."""
 
 
 class OpenResponse(NamedTuple):
@@ -51,6 +53,10 @@ class OpenResponse(NamedTuple):
         """Close the connection. No thread may read it."""
         self.answer.close()
         self.connection.close()
+
+
+class NotConnected(OSError):
+    """A server cannot be connected to: it has not got the request."""
 
 
 class _Idle(NamedTuple):
@@ -75,6 +81,7 @@ class KeptConnections:
         Raises `ValueError` if the URL has no host, or no number as its port, and `SettingsError` if
         the URL of the proxy is malformed.
         """
+        self._url = url
         self._server = urlsplit(url.rstrip("/"))
         if not self._server.hostname:
             raise ValueError(f"no host in {url!r}")
@@ -88,12 +95,12 @@ class KeptConnections:
         self._owner_pid = os.getpid()
         weakref.finalize(self, _close_all, self._idle)
 
-    def send(self, request: Request, timeout_s: float) -> HttpResponse:
+    def send(self, request: Request, timeout_s: float, connect_s: float | None = None) -> HttpResponse:
         """Send a request; return the answer, also one of an error.
 
         The server may close a connection just when it is used again: then the request is sent once
-        more, on a new connection. `timeout_s` bounds each wait for the network. Raises `OSError`,
-        `HTTPException`.
+        more, on a new connection. `timeout_s` bounds each wait for the network, and `connect_s` the
+        one for a connection. Raises `NotConnected`, another `OSError`, `HTTPException`.
         """
         kept = self._take_idle()
         if kept is not None:
@@ -101,17 +108,15 @@ class KeptConnections:
                 return self._send_on(kept, request, timeout_s)
             except (ConnectionError, BadStatusLine):
                 pass
-        return self._send_on(self._open(timeout_s), request, timeout_s)
+        return self._send_on(self._connect(timeout_s, connect_s), request, timeout_s)
 
-    def open_stream(self, request: Request, timeout_s: float) -> OpenResponse:
+    def open_stream(self, request: Request, timeout_s: float, connect_s: float | None = None) -> OpenResponse:
         """Send a request on a separate connection; return the answer, whose body is not read yet.
 
-        The caller closes it. `timeout_s` bounds each wait for the network. Raises `OSError`,
-        `HTTPException`.
+        The caller closes it. The waits and errors are those of `send`.
         """
-        connection = self._open(timeout_s)
+        connection = self._connect(timeout_s, connect_s)
         try:
-            connection.connect()
             # `http.client` forgets the socket if the server says that it will close the connection.
             used: socket.socket = connection.sock
             return OpenResponse(connection, self._ask(connection, request), used)
@@ -124,12 +129,14 @@ class KeptConnections:
         _close_all(self._idle)
 
     def _send_on(self, connection: HTTPConnection, request: Request, timeout_s: float) -> HttpResponse:
-        connection.timeout = timeout_s
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout_s)
         try:
+            connection.sock.settimeout(timeout_s)
             found = self._ask(connection, request)
             body = found.read(self._answer_bytes_max)
+            if found.length and len(body) < self._answer_bytes_max:
+                missing = found.length
+                found.close()
+                raise IncompleteRead(body, missing)
             reported = {name.lower(): value for name, value in found.headers.items()}
             is_reusable = found.isclosed() and connection.sock is not None
         except BaseException:
@@ -139,7 +146,7 @@ class KeptConnections:
             self._idle.append(_Idle(connection, time.monotonic()))
         else:
             connection.close()
-        return HttpResponse(found.status, found.reason, reported, body)
+        return HttpResponse(found.status, found.reason, reported, body, self._url)
 
     def _ask(self, connection: HTTPConnection, request: Request) -> HTTPResponse:
         method = "GET" if request.body is None else "POST"
@@ -165,6 +172,18 @@ class KeptConnections:
     def _target(self, request: Request) -> str:
         path = f"{self._server.path}{request.path}"
         return path if self._proxy is None or self._tls is not None else f"http://{self._host}{path}"
+
+    def _connect(self, timeout_s: float, connect_s: float | None) -> HTTPConnection:
+        connection = self._open(timeout_s if connect_s is None else min(timeout_s, connect_s))
+        try:
+            connection.connect()
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError):
+                raise NotConnected(*error.args) from error
+            raise
+        connection.sock.settimeout(timeout_s)
+        return connection
 
     def _open(self, timeout_s: float) -> HTTPConnection:
         if not self._is_bypass_known:

@@ -3,83 +3,21 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPException
-from pathlib import Path
 
 import pytest
 
-from sessionary.producers import ProducerSettings, SessionClient, SettingsError
-from sessionary.producers.control import kept_connections
-from sessionary.producers.control.http_control import HttpControl
-from sessionary.producers.control.kept_connections import KEPT_MAX, KeptConnections, Request
-from sessionary.producers.testing import InMemoryTransport, memory_ports
-from tests.core.producers.kafka_clients import new_client, new_settings
+from sessionary.schemas.http import kept_connections
+from sessionary.schemas.http.kept_connections import KEPT_MAX, KeptConnections, Request
+from tests.support.raw_server import OK, Server, answer_all, serving
 from tests.support.waiting import wait_until
 
 BYTES_MAX = 1 << 20
 WAIT_S = 60.0
 ASK = Request("/v1/x?n=1", {"Accept": "application/json"})
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-class Server:
-    """Serves each connection by a function; notes the connections and what was asked."""
-
-    def __init__(self, serve: Callable[["Server", socket.socket, int], None]) -> None:
-        self.asked: list[bytes] = []
-        self.connections = 0
-        self._serve = serve
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            self._open.append(connection)
-            threading.Thread(target=self._serve_one, args=(connection, self.connections), daemon=True).start()
-
-    def _serve_one(self, connection: socket.socket, number: int) -> None:
-        with connection:
-            self._serve(self, connection, number)
-
-    def read_request(self, connection: socket.socket) -> bytes:
-        """Return a request; empty if the client has closed the connection."""
-        text = b""
-        try:
-            while b"\r\n\r\n" not in text:
-                part = connection.recv(65_536)
-                if not part:
-                    return b""
-                text += part
-        except OSError:
-            return b""
-        self.asked.append(text)
-        return text
-
-    def stop(self) -> None:
-        """Close everything. On Linux a thread in `accept` is only woken by `shutdown`."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in self._open:
-            connection.close()
-
-
-@contextmanager
-def serving(serve: Callable[[Server, socket.socket, int], None]) -> Iterator[Server]:
-    server = Server(serve)
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 @contextmanager
@@ -89,12 +27,6 @@ def connected(url: str, answer_bytes_max: int = BYTES_MAX) -> Iterator[KeptConne
         yield connections
     finally:
         connections.close_idle()
-
-
-def answer_all(server: Server, connection: socket.socket, number: int) -> None:
-    """Answer each request, and keep the connection."""
-    while server.read_request(connection):
-        connection.sendall(OK)
 
 
 def test_requests_one_after_the_other_share_a_connection() -> None:
@@ -247,21 +179,6 @@ def test_whether_a_proxy_is_asked_is_looked_up_once_by_the_first_request(monkeyp
         assert looked_up == [server.url.removeprefix("http://")]
 
 
-@pytest.mark.parametrize("proxy", ["http://me:secret@proxy:port", "http://me:secret@proxy:99999", "http://[me:secret"])
-def test_a_malformed_proxy_is_named_when_a_client_is_made(
-    proxy: str, closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", proxy)
-    monkeypatch.setenv("no_proxy", "")
-    settings = new_settings(closed_address, tmp_path, control_url="http://control.invalid:8600")
-    with pytest.raises(SettingsError, match=r"^http_proxy: ") as raised:
-        new_client(settings, [])
-    assert "secret" not in str(raised.value)
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setenv("no_proxy", ".invalid")
-    new_client(settings, []).close(0)
-
-
 @pytest.mark.parametrize("url", ["http:///v1", "http://h:port"])
 def test_what_is_no_url_of_a_server_is_said_at_once(url: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -276,22 +193,3 @@ def test_connections_are_closed_with_the_last_reference() -> None:
         kept = idle.connection.sock
         del idle, connections
         assert kept.fileno() == -1
-
-
-def test_the_client_s_end_closes_connections_that_wait_for_the_next_question() -> None:
-    with serving(answer_all) as server:
-        control = HttpControl(ProducerSettings.from_env({"SESSIONARY_CONTROL_URL": server.url}))
-        memory = InMemoryTransport()
-        ports = memory_ports(memory)._replace(close_idle=control.close_idle)
-        client = SessionClient(
-            tenant_id="acme", service_id="s", agent_id="a", settings=ProducerSettings.from_env({}), ports=ports
-        )
-        assert control._connections is not None
-        control._connections.send(ASK, WAIT_S)
-        (idle,) = control._connections._idle
-        kept = idle.connection.sock
-        client.close()
-        assert kept.fileno() == -1
-        assert control._connections.send(ASK, WAIT_S).body == b"ok"
-        assert server.connections == 2
-        control.close_idle()

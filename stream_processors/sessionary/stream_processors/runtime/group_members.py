@@ -1,0 +1,118 @@
+"""The members of a group of workers as Kafka names them: what each says of itself by its client id.
+
+    sessionary-w1+host-a-4711+tokens
+               │  │           └ a secret that this worker has, and the others must have
+               │  └ the process
+               └ the worker's name
+
+A worker reads this before it joins: it must not join beside others without a secret that they have.
+And now and then afterwards: no other process may have its name.
+"""
+
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+
+from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.kafka.clients import AdminConnection, take_answer
+from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.settings import ProcessorSettings
+
+_START: Final = "sessionary-"
+_TIMEOUT_S: Final = 3.0
+
+
+class Member(NamedTuple):
+    """A member of a group. `name` is that of the worker; `host` is the address that Kafka sees."""
+
+    name: str
+    process: str
+    host: str
+    secrets: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"{self.process} at {self.host}"
+
+
+class _Secret(NamedTuple):
+    """What a worker needs to have if others have it. `setting`: where it is given."""
+
+    name: str
+    setting: str
+    consequence: str
+
+
+TOKENS: Final = _Secret(
+    "tokens",
+    "SESSIONARY_API_TOKENS or SESSIONARY_API_TOKENS_FILE",
+    "it would refuse each request for its partitions",
+)
+SECRETS: Final = (TOKENS,)
+
+
+def secrets_of(settings: ProcessorSettings) -> frozenset[str]:
+    """Return the names of the secrets that a worker's settings have."""
+    has_tokens = bool(settings.api_tokens) or settings.api_tokens_file is not None
+    return frozenset({TOKENS.name} if has_tokens and settings.api_port else ())
+
+
+def client_id(settings: ProcessorSettings) -> str:
+    """Return the client id by which this process is a member."""
+    process = f"{socket.gethostname()}-{os.getpid()}"
+    return "+".join((f"{_START}{settings.worker_name}", process, *sorted(secrets_of(settings))))
+
+
+def parse_member(member_client_id: str, host: str) -> Member:
+    """Return what a client id says; that of another release says a name only."""
+    name, process, *secrets = (*member_client_id.removeprefix(_START).split("+"), "")[: member_client_id.count("+") + 2]
+    return Member(name, process or name, host.lstrip("/"), frozenset(filter(None, secrets)))
+
+
+def list_members(connection: AdminConnection, group: str) -> list[Member]:
+    """Return the members; one that was killed counts until its session timeout.
+
+    Blocks for up to 4 s. Raises `Lost` if Kafka does not answer.
+    """
+    try:
+        asked = connection.open_client().describe_consumer_groups([group], request_timeout=_TIMEOUT_S)
+        return [parse_member(one.client_id, one.host) for one in take_answer(asked[group], _TIMEOUT_S).members]
+    except (KafkaException, TimeoutError) as error:
+        cause = error.args[0] if isinstance(error, KafkaException) else None
+        if cause is not None and cause.code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return []
+        connection.end_client()
+        why = "no answer in time" if cause is None else cause.str()
+        raise Lost(f"Kafka does not answer which members the group {group} has: {why}") from None
+
+
+def find_namesakes(members: Iterable[Member], own_client_id: str) -> list[Member]:
+    """Return the members of the own name that are other processes."""
+    own = parse_member(own_client_id, "")
+    return [one for one in members if one.name == own.name and one.process != own.process]
+
+
+def group_by_name(members: Iterable[Member]) -> dict[str, list[Member]]:
+    """Return the members of each name that several processes have."""
+    found: dict[str, list[Member]] = {}
+    for one in members:
+        found.setdefault(one.name, []).append(one)
+    return {name: ones for name, ones in found.items() if len(ones) > 1}
+
+
+def require_secrets(settings: ProcessorSettings, members: Sequence[Member]) -> None:
+    """Raise `SettingsError` if another worker of the group has a secret that this one lacks.
+
+    A worker without a control API needs none.
+    """
+    own = secrets_of(settings)
+    for secret in SECRETS if settings.api_port else ():
+        others = [one for one in members if secret.name in one.secrets and one.name != settings.worker_name]
+        if others and secret.name not in own:
+            named = ", ".join(f"{one.name} ({one})" for one in others)
+            raise SettingsError(
+                f"{secret.setting}: not set, but the group {settings.group_id} has workers with {secret.name}: "
+                f"{named}. This worker does not join them, for {secret.consequence}"
+            )
