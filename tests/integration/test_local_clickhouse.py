@@ -32,7 +32,7 @@ from sessionary.infra.local.errors import StartFailed
 from sessionary.infra.local.ports import LOOPBACK, free_port
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ClickHouseSettings
-from tests.support.full_disk import may_mount
+from tests.support.full_disk import may_mount, start_small_clickhouse
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
@@ -192,13 +192,7 @@ def test_an_insert_that_a_view_refuses_is_an_error(endpoint: LocalClickHouse, cl
 def test_on_a_full_disk_an_insert_is_an_error_and_its_repetition_stores_each_row_once(
     processes: Processes, tmp_path: Path
 ) -> None:
-    port, data = free_port(), tmp_path / "data"
-    data.mkdir()
-    mount = 'mount -t tmpfs -o size=48m tmpfs "$0" && exec "$@"'
-    serve = ["-m", "sessionary.infra.local.clickhouse.endpoint", "--data", str(data), "--port", str(port)]
-    child = processes.run(["unshare", "-Urm", "sh", "-c", mount, str(data), sys.executable, *serve], name="clickhouse")
-    wait_until(lambda: clickhouse_answers(port), 60, "the endpoint to answer")
-    ballast = Path(f"/proc/{child.pid}/root{data}/ballast")
+    port, ballast = start_small_clickhouse(processes, tmp_path / "data")
     rows = [[number, random.Random(number).randbytes(10_000).hex()] for number in range(400)]
     settings = {"min_insert_block_size_rows": 100, "max_insert_block_size": 100}
 

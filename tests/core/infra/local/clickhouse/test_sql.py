@@ -49,7 +49,10 @@ def test_the_output_format_is_found(sql: bytes, wanted: str | None) -> None:
             b"insert into settings settings async_insert=0 values (1)",
             Insert("insert into settings ", "settings async_insert=0 ", "Values", b"(1)"),
         ),
-        (b"INSERT INTO d.settings (settings) VALUES (1)", Insert("INSERT INTO d.settings (settings) ", "", "Values", b"(1)")),
+        (
+            b"INSERT INTO d.settings (settings) VALUES (1)",
+            Insert("INSERT INTO d.settings (settings) ", "", "Values", b"(1)"),
+        ),
         (b'insert into t format JSONEachRow {"a":1};', Insert("insert into t ", "", "JSONEachRow", b'{"a":1};')),
         (b"/* c */ INSERT INTO t VALUES (1,'a;b');", Insert("/* c */ INSERT INTO t ", "", "Values", b"(1,'a;b')")),
         (b"INSERT INTO t (`values`) SELECT 1", None),
