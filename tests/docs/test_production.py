@@ -59,7 +59,8 @@ class RoleRow(NamedTuple):
 def read_roles(page: str) -> list[RoleRow]:
     """Return the rows of the table of roles."""
     rows = re.findall(r"^\| [^|]+ \| (`\w+\.env`[^|]*) \| ([^|]*) ?\| `(sessionary [^`]+)` \|$", page, re.M)
-    return [RoleRow(*(tuple(re.findall(r"`([^`]+)`", cell)) for cell in row[:2]), row[2]) for row in rows]
+    quoted = re.compile(r"`([^`]+)`")
+    return [RoleRow(tuple(quoted.findall(files)), tuple(quoted.findall(own)), command) for files, own, command in rows]
 
 
 class Operator:

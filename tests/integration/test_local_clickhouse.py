@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -209,7 +209,8 @@ def test_on_a_full_disk_an_insert_is_an_error_and_its_repetition_stores_each_row
             "INSERT INTO t SELECT number, randomString(20000) FROM numbers(400)",
             f"INSERT INTO t VALUES (1, '{'x' * 8_000_000}')",
         )
-        for attempt in (lambda: insert(driver), *(partial(driver.command, text) for text in statements)):
+        attempts: list[Callable[[], object]] = [partial(driver.command, text) for text in statements]
+        for attempt in (lambda: insert(driver), *attempts):
             with pytest.raises(DatabaseError) as caught:
                 attempt()
             assert caught.value.code == 243
