@@ -6,12 +6,15 @@ import base64
 import gzip
 import http.client
 import json
+import os
+import random
 import socket
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -29,6 +32,7 @@ from sessionary.infra.local.errors import StartFailed
 from sessionary.infra.local.ports import LOOPBACK, free_port
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ClickHouseSettings
+from tests.support.full_disk import may_mount, start_small_clickhouse
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
@@ -75,6 +79,11 @@ def _rows(first: int, count: int) -> list[list[object]]:
 
 def _insert(client: Client, table: str, rows: Sequence[Sequence[object]], token: str) -> None:
     client.insert(table, rows, column_names=["n", "s"], settings={**_INSERT, "insert_deduplication_token": token})
+
+
+def _free_bytes(folder: Path) -> int:
+    state = os.statvfs(folder)
+    return state.f_bavail * state.f_frsize
 
 
 def _count(client: Client, table: str) -> object:
@@ -151,6 +160,65 @@ def test_a_body_cut_short_stores_nothing(endpoint: LocalClickHouse, client: Clie
     assert _count(client, table) == 0
     assert _http(endpoint, "POST", native, query)[0] == 200
     assert _count(client, table) == 1000
+
+
+def test_a_body_that_its_client_breaks_off_stores_nothing(
+    endpoint: LocalClickHouse, client: Client, table: str
+) -> None:
+    where = "/?" + urlencode({"query": f"INSERT INTO {table} (n, s) FORMAT TSV"})
+    for framing in (b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n100\r\n"):
+        with socket.create_connection((LOOPBACK, endpoint.port), timeout=120) as raw:
+            raw.sendall(f"POST {where} HTTP/1.1\r\n".encode() + framing + b"1\ta\n2\tb\n")
+            raw.shutdown(socket.SHUT_WR)
+            assert raw.makefile("rb").read().startswith(b"HTTP/1.1 400 ")
+    assert _count(client, table) == 0
+
+
+def test_an_insert_that_a_view_refuses_is_an_error(endpoint: LocalClickHouse, client: Client, table: str) -> None:
+    client.command(f"CREATE TABLE {table}_odd (n UInt64) ENGINE = MergeTree ORDER BY n")
+    client.command(
+        f"CREATE MATERIALIZED VIEW {table}_view TO {table}_odd AS SELECT n + throwIf(n = 7) AS n FROM {table}"
+    )
+    try:
+        with pytest.raises(DatabaseError) as caught:
+            _insert(client, table, _rows(0, 10), "a")
+        assert caught.value.code == 395
+    finally:
+        client.command(f"DROP VIEW {table}_view")
+        client.command(f"DROP TABLE {table}_odd")
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs a user namespace that may mount")
+def test_on_a_full_disk_an_insert_is_an_error_and_its_repetition_stores_each_row_once(
+    processes: Processes, tmp_path: Path
+) -> None:
+    port, ballast = start_small_clickhouse(processes, tmp_path / "data")
+    rows = [[number, random.Random(number).randbytes(10_000).hex()] for number in range(400)]
+    settings = {"min_insert_block_size_rows": 100, "max_insert_block_size": 100}
+
+    def insert(driver: Client) -> None:
+        driver.insert("t", rows, ["n", "s"], settings={**_INSERT, **settings, "insert_deduplication_token": "a"})
+
+    with clickhouse_connect.get_client(host=LOOPBACK, port=port) as driver:
+        driver.command(
+            "CREATE TABLE t (n UInt64, s String) ENGINE = MergeTree ORDER BY n "
+            "SETTINGS non_replicated_deduplication_window = 1000"
+        )
+        ballast.write_bytes(bytes(_free_bytes(ballast.parent) - (4 << 20)))  # a part of the blocks may fit
+        statements = (
+            "INSERT INTO t SELECT number, randomString(20000) FROM numbers(400)",
+            f"INSERT INTO t VALUES (1, '{'x' * 8_000_000}')",
+        )
+        attempts: list[Callable[[], object]] = [partial(driver.command, text) for text in statements]
+        for attempt in (lambda: insert(driver), *attempts):
+            with pytest.raises(DatabaseError) as caught:
+                attempt()
+            assert caught.value.code == 243
+        ballast.unlink()
+        insert(driver)
+        insert(driver)
+        found = driver.query("SELECT count(), uniqExact(n), sum(n) FROM t").result_rows
+    assert found == [(400, 400, sum(range(400)))]
 
 
 def test_settings_and_database_of_a_request_do_not_reach_the_next(endpoint: LocalClickHouse, client: Client) -> None:

@@ -4,13 +4,14 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.cluster import LocalBroker
-from sessionary.infra.local.ports import free_port
+from sessionary.infra.local.ports import LOOPBACK, free_port
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.records import BatchAcknowledged, RejectedEvent, Tick
@@ -32,6 +33,7 @@ from tests.integration.sink_rig import (
     sink_in_thread,
     start_sink_process,
 )
+from tests.support.full_disk import fill_disk, may_mount, start_small_clickhouse
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
@@ -171,6 +173,27 @@ def test_clickhouse_goes_away_and_comes_back(kafka: KafkaSettings, own_clickhous
         assert "sessionary_sink_blocked{" not in scrape_metrics(settings)  # it passes by itself: no operator is needed
         own_clickhouse.start()
         own_clickhouse.wait_ready()
+        wait_until(rows_equal(clickhouse, _COUNTS, [800, 800]), 40, "all rows")
+        wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs a user namespace that may mount")
+def test_clickhouse_has_no_room_and_a_sink_keeps_its_offsets_until_each_row_is_there_once(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    port, ballast = start_small_clickhouse(processes, tmp_path / "data")
+    clickhouse = new_clickhouse(f"http://{LOOPBACK}:{port}")
+    make_tables(clickhouse)
+    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+    produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
+    with sink_in_thread("audit", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "the first rows")
+        wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
+        fill_disk(ballast)
+        produce_records(kafka, kafka.topics.audit, encoded_audits(100, 40))
+        wait_until(lambda: 'reason="no_space"' in scrape_metrics(settings), 20, "a retry")
+        assert group_lag(settings, "audit", kafka.topics.audit) > 0
+        ballast.unlink()
         wait_until(rows_equal(clickhouse, _COUNTS, [800, 800]), 40, "all rows")
         wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
 

@@ -25,7 +25,9 @@ RETENTION_MS = 7 * _DAY_MS
 # the changelog's end, at a saved position; so it may take another 12 h.
 DELETE_RETENTION_MS = _DAY_MS
 _REQUIRED = frozenset({"cleanup.policy", "unclean.leader.election.enable", "delete.retention.ms", "max.message.bytes"})
-_LOWER_BOUNDS = frozenset({"delete.retention.ms", "max.message.bytes"})
+# A pipeline may keep more than it must, or keep it longer.
+_LOWER_BOUNDS = frozenset({"delete.retention.ms", "max.message.bytes", "retention.ms"})
+_FOR_EVER = "-1"
 
 
 class TopicSpec(NamedTuple):
@@ -44,6 +46,15 @@ class TopicSpec(NamedTuple):
         return {
             name: wanted for name, wanted in self.config.items() if not _is_satisfied(name, wanted, found.get(name))
         }
+
+    def with_replicas(self, replication_factor: int) -> "TopicSpec":
+        """Return the topic as it should be with so many replicas of each partition.
+
+        With three or more, two must be in sync for a write to be acknowledged. With fewer, one is
+        enough: a broker's default of two would stop all writes while one replica is away.
+        """
+        needed = "2" if replication_factor >= 3 else "1"
+        return self._replace(config=self.config | {"min.insync.replicas": needed})
 
 
 class TopicNames(NamedTuple):
@@ -78,22 +89,19 @@ def _is_satisfied(name: str, wanted: str, found: str | None) -> bool:
     if found is None:
         return False
     if name in _LOWER_BOUNDS:
-        return int(found) >= int(wanted)
+        return found == _FOR_EVER or int(found) >= int(wanted)
     return found == wanted
 
 
-def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> list[TopicSpec]:
+def topic_specs(prefix: str, partitions: int) -> list[TopicSpec]:
     """Return every topic of `prefix`.
 
     All have the same number of partitions, because outputs go to the partition of their source.
-    With three replicas or more, two must be in sync for a write to be acknowledged.
     """
     names, limits = TopicNames.with_prefix(prefix), bytes_limits(NEWEST_RULES)
     # A replica that lacks acknowledged records must not become the leader: sessions would change
     # behind the back of the state that was folded from them.
     common = {"unclean.leader.election.enable": "false"}
-    if replication_factor >= 3:
-        common["min.insync.replicas"] = "2"
     deleted = {**common, "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
     # Processors judge by the broker's stamp, and latency is measured from it.
     stamped = {**deleted, "message.timestamp.type": "LogAppendTime"}

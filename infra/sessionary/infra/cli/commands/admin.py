@@ -1,5 +1,6 @@
 """`sessionary topics apply`, `db migrate` and `db rights`: the set-up that the roles need."""
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -126,16 +127,26 @@ def tenant_rights(source: ClickHouseClient, tenant: str, user: str) -> list[str]
 
 
 def apply_topics_command(
-    replication_factor: Annotated[int, typer.Option(min=1, max=9, help="Replication factor of created topics.")] = 1,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=9,
+            help="Replicas of each partition. Default: those of the existing topics; else one per broker, at most 3.",
+            show_default=False,
+        ),
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create missing topics and correct settings that differ. Prints one row per change.
 
-    The command can be repeated at any time: it changes nothing if all topics are correct. If
+    The command can be repeated at any time: it changes nothing if all topics are correct. It
+    neither moves replicas nor adds partitions. If the topics have another replication factor, it
+    prints the file for Kafka's own tool, says how to use it, and exits with 5. If
     SESSIONARY_SIGNING_KEYS_FILE names a file that does not exist, it makes one with a new key.
     """
-    from sessionary.infra.topics import apply_topics
+    from sessionary.infra.topics import ReplicationDiffers, apply_topics
 
     keys = stack_environment(data).get(SIGNING_KEYS_FILE)
     if keys is not None and make_signing_keys(Path(keys)):
@@ -143,11 +154,20 @@ def apply_topics_command(
             f"{keys} was made, with a new signing key: copy it to the host of every processor and every worker of "
             "quotas, and to no client"
         )
-    changes = apply_topics(kafka_settings(data), replication_factor)
-    if not changes:
-        print_message("all topics are up to date")
-        return
-    show_rows([{"change": change} for change in changes], as_json=as_json)
+    try:
+        applied = apply_topics(kafka_settings(data), replication_factor)
+    except ReplicationDiffers as error:
+        print_line(json.dumps(error.plan))
+        raise
+    if applied.changes:
+        show_rows([{"change": change} for change in applied.changes], as_json=as_json)
+    else:
+        print_message(f"all topics are up to date, with replication factor {applied.replication_factor}")
+    if applied.replication_factor < min(3, applied.brokers):
+        print_message(
+            f"the cluster has {applied.brokers} brokers, but a partition has {applied.replication_factor} replica(s): "
+            f"sessionary topics apply --replication-factor {min(3, applied.brokers)} says how to change that"
+        )
 
 
 def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
 
 import chdb
 from chdb.state.sqlitelike import Connection
@@ -27,8 +28,7 @@ from sessionary.infra.local.errors import DataFolderLocked, EngineError, StartFa
 _CODE = re.compile(r"Code: (\d+)\. ")
 _SETTING = re.compile(r"\w+")
 _DRAIN_S = 5.0
-# The engine copies each piece; a copy of many megabytes would be mapped and cleared each time.
-_PIECE_BYTES = 1 << 20
+_NO_SPACE = 243  # ClickHouse's code NOT_ENOUGH_SPACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +157,19 @@ def _run_on_handle(handle: Connection, request: StatementRequest) -> StatementRe
 
 
 def _run_insert(handle: Connection, insert: Insert) -> StatementResult:
-    """Stream the data into the insert. Nothing is committed unless all of it was read."""
-    with handle.send_insert(insert.head, insert.format) as stream:
-        data = insert.data
-        for place in range(0, len(data), _PIECE_BYTES):
-            stream.append(data[place : place + _PIECE_BYTES])
-        done = stream.finish()
-    return StatementResult(b"", insert.format, written_rows=done.rows_written, written_bytes=done.bytes_written)
+    """Insert the data. Nothing is committed unless all of it was read.
+
+    The engine reads the data from a file, and reports what it could not store. The binding's
+    streaming insert does not: on a full disk it returns the rows as written.
+    """
+    try:
+        with TemporaryFile() as file:
+            file.write(insert.data)
+            file.flush()
+            os.lseek(file.fileno(), 0, os.SEEK_SET)  # on macOS the engine shares the position
+            source = f"FROM INFILE '/dev/fd/{file.fileno()}' COMPRESSION 'none'"
+            done = handle.query(f"{insert.head} {source} {insert.settings} FORMAT {insert.format}", insert.format)
+    except OSError as error:
+        text = f"Code: {_NO_SPACE}. DB::Exception: {gettempdir()} cannot hold the data of an insert: {error}."
+        raise EngineError(_NO_SPACE, f"{text} (NOT_ENOUGH_SPACE)") from error
+    return StatementResult(b"", insert.format, written_rows=done.rows_written(), written_bytes=done.bytes_written())

@@ -52,9 +52,10 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """An INSERT with its data. `head` is the text before the format's name."""
+    """An INSERT with its data. `head` ends before SETTINGS, `settings` before the format's name."""
 
     head: str
+    settings: str
     format: str
     data: bytes
 
@@ -142,6 +143,7 @@ def _output_format(tokens: list[_Token]) -> str | None:
 def _split_insert(sql: bytes) -> Insert | None:
     """Return head, format and data of an INSERT; None for an INSERT ... SELECT."""
     previous: _Token | None = None
+    settings: int | None = None
     for token in _scan_tokens(sql):
         if token.depth == 0 and previous is not None:
             if previous.bare in ("INTO", "TABLE") and token.bare == "FUNCTION":
@@ -150,12 +152,20 @@ def _split_insert(sql: bytes) -> Insert | None:
                 raise StatementRefused("FROM INFILE is done by the client, not over HTTP")
             if token.bare in ("SELECT", "WITH", ";"):
                 return None
+            if token.bare == "SETTINGS" and previous.bare not in ("INTO", "TABLE", "."):
+                settings = token.start
             if token.bare == "VALUES":
-                return Insert(sql[: token.start].decode(), "Values", sql[token.end :].strip(b"; \t\r\n"))
+                return _insert_of(sql, settings, token.start, "Values", sql[token.end :].strip(b"; \t\r\n"))
             if previous.bare == "FORMAT" and token.bare.isidentifier():
-                return Insert(sql[: previous.start].decode(), token.text, _insert_data(sql, token.end))
+                return _insert_of(sql, settings, previous.start, token.text, _insert_data(sql, token.end))
         previous = token
     return None
+
+
+def _insert_of(sql: bytes, settings: int | None, end: int, format: str, data: bytes) -> Insert:
+    """Return an insert whose clause of settings begins at `settings`, if it has one."""
+    head = end if settings is None else settings
+    return Insert(sql[:head].decode(), sql[head:end].decode(), format, data)
 
 
 def _insert_data(sql: bytes, start: int) -> bytes:

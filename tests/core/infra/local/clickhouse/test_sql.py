@@ -35,15 +35,26 @@ def test_the_output_format_is_found(sql: bytes, wanted: str | None) -> None:
 @pytest.mark.parametrize(
     ("sql", "wanted"),
     [
-        (b"INSERT INTO t (a) FORMAT Native\n\n\x00'", Insert("INSERT INTO t (a) ", "Native", b"\n\x00'")),
+        (b"INSERT INTO t (a) FORMAT Native\n\n\x00'", Insert("INSERT INTO t (a) ", "", "Native", b"\n\x00'")),
         (
             b"INSERT INTO d.t (`format`) SETTINGS insert_deduplication_token='x FORMAT y' FORMAT Native\n\x01;\x02",
             Insert(
-                "INSERT INTO d.t (`format`) SETTINGS insert_deduplication_token='x FORMAT y' ", "Native", b"\x01;\x02"
+                "INSERT INTO d.t (`format`) ",
+                "SETTINGS insert_deduplication_token='x FORMAT y' ",
+                "Native",
+                b"\x01;\x02",
             ),
         ),
-        (b'insert into t format JSONEachRow {"a":1};', Insert("insert into t ", "JSONEachRow", b'{"a":1};')),
-        (b"/* c */ INSERT INTO t VALUES (1,'a;b');", Insert("/* c */ INSERT INTO t ", "Values", b"(1,'a;b')")),
+        (
+            b"insert into settings settings async_insert=0 values (1)",
+            Insert("insert into settings ", "settings async_insert=0 ", "Values", b"(1)"),
+        ),
+        (
+            b"INSERT INTO d.settings (settings) VALUES (1)",
+            Insert("INSERT INTO d.settings (settings) ", "", "Values", b"(1)"),
+        ),
+        (b'insert into t format JSONEachRow {"a":1};', Insert("insert into t ", "", "JSONEachRow", b'{"a":1};')),
+        (b"/* c */ INSERT INTO t VALUES (1,'a;b');", Insert("/* c */ INSERT INTO t ", "", "Values", b"(1,'a;b')")),
         (b"INSERT INTO t (`values`) SELECT 1", None),
         (b"INSERT INTO t WITH 1 AS x SELECT x", None),
     ],
