@@ -135,7 +135,7 @@ class QuotaModel:
         self.notices.append(("concurrent_runs", step, *name, run["claim"][0], 0))
 
     def ask_claims_again(self, key: bytes, row: Row) -> None:
-        """Repeat the claims that wait, and the requests for queued tasks that nothing holds back."""
+        """Repeat the claims that wait, and the requests for queued tasks without such a claim."""
         if self.is_queued(row):
             self.notify_of_session("requested", row)
         for name in row["open_runs"]:

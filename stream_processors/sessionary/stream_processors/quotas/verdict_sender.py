@@ -4,8 +4,8 @@ They are sent from committed rows, outside of transactions, and again until the 
 them: so no verdict is lost if a worker is killed. A repeated verdict changes nothing.
 
 Each hour the verdicts on all slots that are held are sent again. A session answers such a verdict
-with `taken` or `released`, also if there is no session any more. So a slot whose release was lost is
-free within the hour.
+with `taken` or `released`, also if there is no session any more. So a slot whose release was lost
+is free within the hour.
 """
 
 from collections import Counter

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.errors import DecodeError, Invalid
-from sessionary.schemas.events import SessionCreated
+from sessionary.schemas.events import RequestsRepeated, SessionCreated
 from sessionary.schemas.ids import SessionKey, parse_key, partition_of
 from sessionary.schemas.records import QuotaVerdict, RulesActivation, SessionState, Tick, Tombstone
 from sessionary.schemas.types import Envelope, ProducerLedger, RuleSet, SessionLimits
@@ -405,7 +405,7 @@ def _judge_in_state(
     if rule is not None:
         if event_type == "session_taken_over":
             return take_over_session(row, event, arrival)
-        if event_type in OPERATORS:
+        if isinstance(event.payload, RequestsRepeated):
             return RequestsAsked(open_requests(row, rows.get_row, arrival.now_ms), event.payload.reason)
         held = None if row.migration is None else object_to_content(row, event_type)
         return held or rule(row, event.payload, arrival.now_ms)

@@ -119,7 +119,8 @@ def add_cleanup(
     Its id follows from the row's last audit number.
     """
     cleanup_id = derived_id(row.tenant_id, row.session_id, row.audit_seq)
-    cleanup = Cleanup(cleanup_id, at_ms, False, service_id, epoch, reason_code, tuple(actions))
+    asked = service_id, epoch, reason_code, tuple(actions)
+    cleanup = Cleanup(cleanup_id, at_ms, False, *asked)  # noqa: FBT003 - the row's third field: not released yet
     return row._replace(cleanups=(*row.cleanups, cleanup)[-CLEANUPS_KEPT:])
 
 

@@ -57,7 +57,7 @@ def _is_open(row: SessionState, cleanup: Cleanup) -> bool:
 
 
 def _open_request_of(row: SessionState, run: RunState, at_ms: int) -> OpenRequest | None:
-    """Return a run's claim that waits, or the request for a queued task; None if neither is open."""
+    """Return a run's waiting claim, or the request for a queued task; None: neither is open."""
     if run.quota is not None and not run.quota.granted:
         return QuotaNotice(QUOTA, "requested", run.tenant_id, run.session_id, run.run_id, run.quota.offset)
     if run.mode != "detached" or run.state != "queued":

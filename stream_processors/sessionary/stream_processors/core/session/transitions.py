@@ -340,7 +340,11 @@ SIGNS_OF_LIFE = frozenset({"heartbeat", "session_taken_over"})
 # Accepted without a change of state.
 ACCEPTED: dict[SessionStateName, frozenset[str]] = {
     "Idle": SIGNS_OF_LIFE | OPERATORS | {"session_phase_changed"},
-    "Active": WORK | CONTENT | SIGNS_OF_LIFE | OPERATORS | {"session_phase_changed", "state_updated", "resources_released"},
+    "Active": WORK
+    | CONTENT
+    | SIGNS_OF_LIFE
+    | OPERATORS
+    | {"session_phase_changed", "state_updated", "resources_released"},
     "Paused": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATORS | {"resources_released"},
     "Timeout": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATORS | {"resources_released"},
     "Error": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATORS | {"session_phase_changed", "resources_released"},

@@ -52,7 +52,12 @@ class AskingRig(OracleRig):
 
     def confirm(self, cleanup: CleanupRequest) -> str:
         actions = [CleanupAction(name, done=True, at=1) for name in cleanup.actions]
-        given = {"cleanup_id": cleanup.cleanup_id, "actions": actions, "bytes_released": None, "host_lost": False}
+        given: dict[str, Any] = {
+            "cleanup_id": cleanup.cleanup_id,
+            "actions": actions,
+            "bytes_released": None,
+            "host_lost": False,
+        }
         return self.send(self.agent, "resources_released", **given)
 
 
@@ -105,7 +110,11 @@ def test_the_clean_up_of_a_former_owner_is_open_while_the_session_works_elsewher
     assert rig.send(target, "session_migration_loaded") == "applied"
     assert [one.step for one in rig.ask_again()] == ["prepared"]
     row = rig.row_of(rig.agent)
-    accepted = {"target_service": "shipping", "version": row.version, "content_hash": row.snapshot.content_hash}
+    accepted: dict[str, Any] = {
+        "target_service": "shipping",
+        "version": row.version,
+        "content_hash": row.snapshot.content_hash,
+    }
     assert rig.send(target, "session_migration_accepted", migration_id="m1", **accepted) == "applied"
     (asked,) = rig.written("cleanup")
     assert (asked.service_id, asked.epoch, asked.actions) == ("billing", 1, CLEANUP_ACTIONS)
