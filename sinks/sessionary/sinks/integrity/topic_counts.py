@@ -6,7 +6,7 @@ it wrote to each of these topics.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
@@ -28,6 +28,7 @@ from sessionary.sinks.settings import SinkGroupSettings
 CountedTopic = Literal["cleanup", "tasks", "migrations", "quotas"]
 # Columns of `batches`, and fields of `TopicNames`.
 COUNTED_TOPICS: Final[tuple[CountedTopic, ...]] = ("cleanup", "tasks", "migrations", "quotas")
+COUNT_FAULTS: Final = tuple(f"{topic}_{what}" for topic in COUNTED_TOPICS for what in ("missing", "doubled"))
 _LAST_S: Final = 4_291_747_200  # a time that no record has
 # A record has the broker's time, and a transaction's start is by its processor's clock.
 _MARGIN_S: Final = 300
@@ -48,10 +49,14 @@ class WrittenCount(NamedTuple):
 
 
 class TopicComparison(NamedTuple):
-    """The faults, with the columns of `v_integrity`, and sentences on what was not compared."""
+    """The faults, with the columns of `v_integrity`, and sentences on what was not compared.
+
+    `unread`: those of the notes that tell of logs which Kafka did not let us read.
+    """
 
     faults: list[EndFault]
     notes: list[str]
+    unread: Sequence[str] = ()
 
 
 class _TopicLog(NamedTuple):
@@ -85,15 +90,18 @@ def compare_topics(
     found: dict[CountedTopic, Counter[TransactionId]] = {}
     starts_s: dict[CountedTopic, dict[int, float]] = {}
     notes: list[str] = []
+    unread: list[str] = []
     for topic in COUNTED_TOPICS:
         read = _read_topic(settings, topic, since_s, landed_ms, limit)
+        name = getattr(settings.topics, topic)
+        unread += _unread_notes(name, read.unread, settings.partitions, is_whole=topic == "quotas")
         found[topic] = read.found
         starts_s[topic], topic_notes = _known_since(settings, topic, read, since_s)
         notes += topic_notes
     firsts_s = {topic: max(since_s, min(by_log.values())) for topic, by_log in starts_s.items()}
     first_s = min(firsts_s.values())
     if first_s == float("inf"):
-        return TopicComparison([], notes)
+        return TopicComparison([], notes, unread)
     period = (
         f"started_at >= toDateTime({int(first_s)}, 'UTC') AND started_at < toDateTime({_LAST_S}, 'UTC') "
         f"AND landed_at <= fromUnixTimestamp64Milli(toInt64({landed_ms}), 'UTC')"
@@ -109,7 +117,7 @@ def compare_topics(
             if counts.started_s >= starts_s[topic].get(place[0], float("inf"))
         }
         faults += find_count_faults(topic, wanted, found[topic])
-    return TopicComparison(without_dismissed(faults, fetch_rows), notes)
+    return TopicComparison(without_dismissed(faults, fetch_rows), notes, unread)
 
 
 def find_count_faults(

@@ -30,7 +30,12 @@ def path(session: str = SESSION) -> str:
 
 
 def page(*rows: dict[str, Any], missing: tuple[int, ...] = ()) -> tuple[int, dict[str, Any]]:
-    found = {"open_requests": list(rows), "next_cursor": None, "missing_partitions": list(missing), "positions": {}}
+    found: dict[str, Any] = {
+        "open_requests": list(rows),
+        "next_cursor": None,
+        "missing_partitions": list(missing),
+        "positions": {},
+    }
     return 200, found
 
 
