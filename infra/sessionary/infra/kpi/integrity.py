@@ -89,7 +89,7 @@ class RequestLook:
         Blocks for up to two minutes, and for ClickHouse's answers. Raises `Unavailable` if Kafka
         does not let a topic be read, and as `ClickHouseClient` does.
         """
-        from sessionary.sinks.integrity.topic_counts import COUNT_FAULTS  # takes time to load
+        from sessionary.sinks.integrity.topic_counts import REQUEST_TOPICS, count_faults  # takes time to load
 
         asked_at_s, late_s = time.time(), round(LATE_S + behind_s)
         window_s = int(asked_at_s) - self._settings.integrity_window_s
@@ -98,13 +98,13 @@ class RequestLook:
         if faults and since_s > window_s:
             faults = self._compare(window_s, late_s)
         self._known_s = None if faults else int(asked_at_s) - late_s - _OVERLAP_S
-        return IntegrityFindings(asked_at_s, dict.fromkeys(COUNT_FAULTS, 0) | Counter(faults))
+        return IntegrityFindings(asked_at_s, dict.fromkeys(count_faults(REQUEST_TOPICS), 0) | Counter(faults))
 
     def _compare(self, since_s: int, late_s: int) -> list[str]:
-        from sessionary.sinks.integrity.topic_counts import compare_topics
+        from sessionary.sinks.integrity.topic_counts import REQUEST_TOPICS, compare_topics
 
         fetch_rows = ClickHouseClient(self._settings, _END_TIMEOUT_S).fetch_rows
-        compared = compare_topics(self._settings, fetch_rows, since_s, late_s, _TIMEOUT_S)
+        compared = compare_topics(self._settings, fetch_rows, since_s, late_s, _TIMEOUT_S, REQUEST_TOPICS)
         if compared.unread:
             raise Unavailable("; ".join(compared.unread), _END_TIMEOUT_S)
         return [fault.fault for fault in compared.faults]

@@ -94,7 +94,8 @@ class FakeComparison:
         monkeypatch.setattr(topic_counts, "compare_topics", self.compare)
         self.look = RequestLook(LagSettings(clickhouse_url="http://127.0.0.1:1", integrity_window_s=7_200))
 
-    def compare(self, _s: object, _f: object, since_s: int, late_s: int, _t: float) -> TopicComparison:
+    def compare(self, _s: object, _f: object, since_s: int, late_s: int, _t: float, topics: object) -> TopicComparison:
+        assert topics == topic_counts.REQUEST_TOPICS
         self.asked.append(int(self.now_s) - since_s)
         return TopicComparison(self.faults, [*self.unread], self.unread)
 
@@ -115,7 +116,7 @@ def test_a_look_at_the_requests_reads_only_what_is_new_until_there_is_a_fault(mo
     assert (topics.ask(300), topics.asked) == ({}, [7_200])
     assert (topics.ask(300), topics.asked) == ({}, [300 + 120 + 600])
     assert (topics.ask(90_000), topics.asked) == ({}, [7_200])
-    assert set(topics.look.ask(0.0).by_fault) == {*topic_counts.COUNT_FAULTS}
+    assert set(topics.look.ask(0.0).by_fault) == {*topic_counts.count_faults(topic_counts.REQUEST_TOPICS)}
 
 
 def test_a_topic_that_cannot_be_read_is_no_topic_without_faults(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,9 +212,9 @@ def _check_fault_name(fault: str) -> None:
     from difflib import get_close_matches
 
     from sessionary.sinks.integrity.landed_ends import END_FAULTS
-    from sessionary.sinks.integrity.topic_counts import COUNT_FAULTS
+    from sessionary.sinks.integrity.topic_counts import COUNTED_TOPICS, count_faults
 
-    names = (*KNOWN_FAULTS, *END_FAULTS, *COUNT_FAULTS)
+    names = (*KNOWN_FAULTS, *END_FAULTS, *count_faults(COUNTED_TOPICS))
     if fault not in names:
         close = ", ".join(get_close_matches(fault, names)) or "see sessionary integrity check"
         raise Invalid("invalid_value", f"there is no kind of fault {fault!r}: {close}")
