@@ -331,6 +331,13 @@ _DELIVERY = (
         "7",
     ),
     RuleCase(
+        "SessionaryRequestsLost",
+        {'sessionary_integrity_findings{table="cleanup",kind="cleanup_missing"}': "1x80"},
+        {'sessionary_integrity_findings{table="audit",kind="audit_missing"}': "1x80"},
+        {"table": "cleanup", "kind": "cleanup_missing"},
+        "1",
+    ),
+    RuleCase(
         "SessionaryIntegrityUnchecked",
         {_CHECKED: "0x80", _CHECKED.replace("kafka", "tables"): "600x80"},
         {_CHECKED: "600x80"},
@@ -339,8 +346,8 @@ _DELIVERY = (
     ),
     RuleCase(
         "SessionaryIntegrityNeverChecked",
-        {_CHECKED.replace("kafka", "tables"): "600x80"},
-        {_CHECKED: "600x80", _CHECKED.replace("kafka", "tables"): "600x80"},
+        {_CHECKED.replace("kafka", source): "600x80" for source in ("tables", "requests")},
+        {_CHECKED.replace("kafka", source): "600x80" for source in ("kafka", "tables", "requests")},
         {"source": "kafka"},
         "1",
     ),

@@ -236,8 +236,9 @@ def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
         if times > 1:
             yield Difference("rejection", f"the record at {tuple(place)} was rejected {times} times")
     requests = Counter(line["cleanup_id"] for line in outputs["cleanup"])
+    wanted = Counter(line["cleanup_id"] for line in inputs.oracle.all_lines("cleanups"))  # operators may repeat one
     for cleanup_id, times in requests.items():
-        if times > 1:
+        if times > max(1, wanted[cleanup_id]):
             yield Difference("doubled", f"clean-up {cleanup_id} was asked for {times} times")
     written = (outputs["audit"], outputs["rejected"], outputs["cleanup"], outputs["tasks"], outputs["migrations"])
     for text in find_differences(inputs.oracle, *written):

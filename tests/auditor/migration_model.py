@@ -146,6 +146,7 @@ class MigrationModel:
         row["audit_seq"] += 1
         cleanup = cleanup_id_of(row)
         row["cleanups"] = dict([*row["cleanups"].items(), (cleanup, False)][-8:])
+        row["asked"][cleanup] = list(RELEASE_ACTIONS), former
         self.cleanups.append({"key": key, "cleanup_id": cleanup, "actions": list(RELEASE_ACTIONS)})
         self._audit(row, migration, "completed", from_service=former, cleanup_id=cleanup, reason_code="migrated")
         if migration["from"] == "Active":
@@ -186,6 +187,12 @@ class MigrationModel:
         migration = row["migration"]
         row["audit_seq"] += 1
         self._audit(row, migration, step, reason_code=step)
+        self.ask_target(key, row)
+
+    def ask_target(self, key: bytes, row: Row) -> None:
+        """Ask the target of an open migration for its next step."""
+        migration = row["migration"]
+        step = migration["step"]
         asked = {"key": key, "migration_id": migration["id"], "service_id": migration["target"], "step": step}
         self.migrations.append({**asked, "epoch": row["epoch"], "version": row["version"]})
 

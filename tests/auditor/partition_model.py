@@ -234,6 +234,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         if actions:
             wanted = {"cleanup_id": cleanup_id_of(row), "cleanup_actions": list(actions)}
             row["cleanups"] = dict([*row["cleanups"].items(), (wanted["cleanup_id"], False)][-8:])
+            row["asked"][wanted["cleanup_id"]] = list(actions), row["owner"]
             self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
@@ -246,6 +247,20 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             self.end_migration(key, row, "session_ended")
         elif number == "T05" and open_one is not None and open_one["step"] == "prepared":
             self.end_migration(key, row, "session_resumed")
+
+    def ask_again(self, key: bytes, row: Row) -> None:
+        """Ask again for what is open; the line comes before the requests."""
+        row["audit_seq"] += 1
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        self.add_audit(row, kind="repeat", event_type="requests_repeated", reason_code="asked_again", **states)
+        for cleanup_id, is_released in row["cleanups"].items():
+            actions, service = row["asked"][cleanup_id]
+            stopped = row["state"] in ("Timeout", "Error", "Terminated")
+            if not is_released and (stopped or service != row["owner"]):
+                self.cleanups.append({"key": key, "cleanup_id": cleanup_id, "actions": actions})
+        if open_migration(row) is not None:
+            self.ask_target(key, row)
+        self.ask_claims_again(key, row)
 
     def take_over(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
         """Let the sender hold the session, or raise `Rejection`."""

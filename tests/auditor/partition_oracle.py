@@ -265,6 +265,8 @@ class PartitionOracle(PauseModel):
         if kind in MIGRATION_TYPES:
             self.check_migration_sender(row, kind, envelope, fields)
             return
+        if kind == "requests_repeated" and not by_operator(fields):
+            raise Rejection("operator_only")
         lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
         if lifecycle and envelope["service_id"] != row["owner"] and not by_operator(fields):
             raise Rejection("not_owner")
@@ -335,3 +337,5 @@ class PartitionOracle(PauseModel):
                 self.take_snapshot(row, fields["snapshot"])
             case "resources_released":
                 self.confirm_release(row, fields)
+            case "requests_repeated":
+                self.ask_again(key, row)

@@ -77,7 +77,8 @@ class QuotaModel:
 
     def judge_session_verdict(self, key: bytes, row: Row, fields: Row) -> None:
         """Apply a verdict on a session's claim, if it is the one that it waits with."""
-        if not self.is_queued(row) or fields["offset"] != row["claim"][0]:
+        if row["claim"] is None or fields["offset"] != row["claim"][0] or row["claim"][1]:
+            self.answer(key, fields, is_held=row["claim"] is not None and fields["offset"] == row["claim"][0])
             return
         offset, _ = row["claim"]
         if fields["granted"]:
@@ -133,6 +134,23 @@ class QuotaModel:
         name = run["tenant"], run["session"], run["run_id"]
         self.notices.append(("concurrent_runs", step, *name, run["claim"][0], 0))
 
+    def ask_claims_again(self, key: bytes, row: Row) -> None:
+        """Repeat the claims that wait, and the requests for queued tasks without such a claim."""
+        if self.is_queued(row):
+            self.notify_of_session("requested", row)
+        for name in row["open_runs"]:
+            run = self.runs[name]
+            if self.waits_for_quota(run):
+                self.notify_quotas("requested", run)
+            elif run["mode"] == "detached" and run["state"] == "queued":
+                self.tasks.append({"key": key, "run_id": run["run_id"], "task_type": run["task_type"]})
+
+    def answer(self, key: bytes, fields: Row, *, is_held: bool) -> None:
+        """Tell the quotas again what has become of a claim."""
+        tenant, session = key.decode().split(":", 1)
+        step, run_id = "taken" if is_held else "released", fields["run_id"]
+        self.notices.append((fields["quota"], step, tenant, session, run_id, fields["offset"], 0))
+
     def notify_change(self, row: Row, run: Row, state: str, code: str, before: str | None = "queued") -> None:
         row["audit_seq"] += 1
         kind = {"running": "run_resumed"}.get(state, f"run_{state}")
@@ -145,14 +163,20 @@ class QuotaModel:
         if fields["quota"] == "live_sessions":
             if key in self.rows:
                 self.judge_session_verdict(key, self.rows[key], fields)
+            else:
+                self.answer(key, fields, is_held=False)
+            return
+        if fields["quota"] != "concurrent_runs":
             return
         name = run_key_of(key, fields["run_id"])
         row, run = self.rows.get(key), self.runs.get(name)
-        if row is None or run is None or not self.waits_for_quota(run) or fields["quota"] != "concurrent_runs":
+        if row is None or run is None or run["claim"] is None or fields["offset"] != run["claim"][0]:
+            self.answer(key, fields, is_held=False)
+            return
+        if not self.waits_for_quota(run):
+            self.answer(key, fields, is_held=True)
             return
         offset, kind, _ = run["claim"]
-        if fields["offset"] != offset:
-            return
         if not fields["granted"]:
             self.reject_run(row, name, offset)
             return

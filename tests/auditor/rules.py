@@ -153,6 +153,8 @@ def is_legal(state: str, kind: str) -> bool:
     """Return True if events of this type are legal in this state."""
     if kind in ("heartbeat", "session_taken_over"):
         return state in ("Idle", "Active", "Paused", "Timeout", "Error")
+    if kind == "requests_repeated":
+        return state != "Archived"
     if kind == "resources_released":
         return state in ("Active", "Paused", "Timeout", "Error", "Terminated")
     if kind in ("snapshot_created", "checkpoint_saved", *COMPLETIONS):

@@ -24,7 +24,7 @@ from tests.chaos.claim_rows import find_disagreeing_rows
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.faults import Faults
 from tests.chaos.integrity_check import Fault as IntegrityFault
-from tests.chaos.integrity_check import ask_integrity, find_disagreements
+from tests.chaos.integrity_check import ask_integrity, find_disagreements, find_uncompared
 from tests.chaos.load import Load
 from tests.chaos.losses import show_losses
 from tests.chaos.process_watch import Growth, PartitionCount, ProcessWatch, find_growth
@@ -143,8 +143,11 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         _say("auditing")
         evidence = _gather_evidence(stack, load, freezes, quota_runs)
         (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
-        integrity = ask_integrity(stack.kafka, stack.clickhouse)
+        integrity, notes = ask_integrity(stack.kafka, stack.clickhouse)
+        for note in notes:
+            _say(note)
         findings = _find_differences(options, faults, readiness, processes, unsettled, namespace=namespace)
+        findings += find_uncompared(notes)
         findings += [Difference("take-over", text) for text in freezes.faults]
         findings += [Difference("quota", text) for text in unadmitted]
         findings += find_disagreeing_rows(evidence, f"{stack.clickhouse_url}/?database={DATABASE}")

@@ -6,7 +6,7 @@ may be lost on their way to Kafka, so nothing says how many there must be.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sessionary.infra.kpi.integrity import table_of_fault
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
@@ -22,15 +22,28 @@ Place = tuple[str, int]  # a table, and a partition of its topic
 _SHOWN = 5
 
 
-def ask_integrity(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> list[Fault]:
+class IntegrityAnswer(NamedTuple):
+    """The faults, and sentences on what was not compared. What a topic has deleted needs not be."""
+
+    faults: list[Fault]
+    notes: list[str]
+
+
+def ask_integrity(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> IntegrityAnswer:
     """Return what `sessionary integrity check` finds once all sinks have written everything."""
     settings = SinkSettings.model_validate({**kafka.model_dump(), **clickhouse.model_dump()})
     url = f"{clickhouse.clickhouse_url}/?database={clickhouse.clickhouse_database}"
     times = "from='1970-01-01 00:00:00', to='2106-01-01 00:00:00'"
     faults = query_rows(url, f"SELECT * FROM v_integrity_between({times}, late_s=0)")
     fetch_rows = partial(query_rows, url)
-    in_kafka = (*find_end_faults(settings, fetch_rows), *compare_topics(settings, fetch_rows, late_s=0).faults)
-    return faults + [fault._asdict() for fault in in_kafka]
+    compared = compare_topics(settings, fetch_rows, late_s=0)
+    in_kafka = (*find_end_faults(settings, fetch_rows), *compared.faults)
+    return IntegrityAnswer(faults + [fault._asdict() for fault in in_kafka], compared.notes)
+
+
+def find_uncompared(notes: Iterable[str]) -> list[Difference]:
+    """Return a difference for each sentence on what was not compared, but for old records."""
+    return [Difference("integrity", note) for note in notes if "older records may be deleted" not in note]
 
 
 def places_of(faults: Iterable[Fault]) -> set[Place]:

@@ -34,7 +34,8 @@ def show_losses(stack: ChaosStack, evidence: Evidence, seed: int, say: Callable[
     ):
         lost = lose()
         say(f"lost {what} of {' and '.join(f'{table} {partition}' for table, partition in sorted(lost))}")
-        differences += find_unseen(what, lost, losses.read_evidence(), ask_integrity(stack.kafka, stack.clickhouse))
+        faults, _ = ask_integrity(stack.kafka, stack.clickhouse)  # its notes are those of the audit before
+        differences += find_unseen(what, lost, losses.read_evidence(), faults)
     return differences
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.auditor.checks import AuditInput, replay_evidence
 from tests.auditor.evidence import Evidence
-from tests.chaos.integrity_check import Fault, find_disagreements
+from tests.chaos.integrity_check import Fault, find_disagreements, find_uncompared
 from tests.chaos.losses import find_unseen
 from tests.core.test_auditor import evidence_of, recorded_rig
 
@@ -64,3 +64,13 @@ def test_a_loss_must_be_seen_by_both(evidence: Evidence) -> None:
     assert blind.text == "a row of partition 0 in history was lost, and v_integrity does not see it"
     (blind,) = find_unseen("a row", lost, evidence, [fault("history_end_missing")])
     assert blind.text == "a row of partition 0 in history was lost, and the auditor does not see it"
+
+
+def test_what_was_not_compared_is_a_difference_unless_it_is_old() -> None:
+    old = "p.cleanup is compared from 2026-11-28T10:00:00 on: older records may be deleted"
+    others = [
+        "p.tasks is not compared: Kafka sent nothing for 30 s",
+        "partition 0: 3 transactions, of the numbers 1 to 3, do not count their records of cleanup, tasks, migrations, "
+        "quotas: these are not compared",
+    ]
+    assert [found.text for found in find_uncompared([old, *others])] == others

@@ -53,6 +53,9 @@ def fill_tables(clickhouse: ClickHouseSettings) -> Runs:
     columns = "tenant_id, session_id, artifact_id, created_at, deleted_at, stage"
     values = ", ".join(f"('{tenant}', 's', 'f0', now(), now(), 1)" for tenant in ("acme", "other"))
     run_sql(clickhouse, f"INSERT INTO {clickhouse.clickhouse_database}.artifact_deletions ({columns}) VALUES {values}")
+    dismissed = ", ".join(f"('chain_broken', '{tenant}', 's', 1, 'why', 'ann')" for tenant in ("acme", "other"))
+    columns = "fault, tenant_id, session_id, rows, reason, dismissed_by"
+    run_sql(clickhouse, f"INSERT INTO {clickhouse.clickhouse_database}.dismissed_faults ({columns}) VALUES {dismissed}")
     return runs
 
 
@@ -116,8 +119,9 @@ def test_a_tenant_sees_its_own_rows_and_none_of_another_one_in_every_table_and_v
     assert filtered == {name: [ours, 0] for name, (ours, _) in operator.items()}
     place = write_users(tmp_path, f"{filters}<grants>{grants}</grants>")
     granted, refused = tenant_sees(place, database, names)
-    # Two views of tenants' rows also read transactions, which no tenant may.
-    assert refused == {"v_integrity": "batches", "v_transition_latency": "batches"}
+    # Two views also read transactions, which no tenant may; and reasons are for operators.
+    of_operators = {"dismissed_faults": "dismissed_faults"}
+    assert refused == {"v_integrity": "batches", "v_transition_latency": "batches", **of_operators}
     assert granted == {name: counts for name, counts in filtered.items() if name not in refused}
     others = ("batches", "sink_dead_letters", "schema_migrations")
     assert all(
@@ -138,7 +142,9 @@ def test_the_statements_cover_each_table_of_tenants_before_they_grant_anything(t
         for table in named
     ]
     granted = {statement.split()[3] for statement in statements if statement.startswith("GRANT")}
-    assert {f"{database}.{name}" for name in (*named, "v_runs", "v_usage_between")} <= granted
+    tables_granted = set(named) - {"dismissed_faults"}
+    assert {f"{database}.{name}" for name in (*tables_granted, "v_runs", "v_usage_between")} <= granted
+    assert f"{database}.dismissed_faults" not in granted
     assert granted.isdisjoint({f"{database}.{name}" for name in ("batches", "sink_dead_letters", "schema_migrations")})
     with pytest.raises(Invalid, match="no user"):
         tenant_rights(ClickHouseClient(tables), "acme", "a`; DROP")

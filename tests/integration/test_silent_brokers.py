@@ -56,7 +56,7 @@ NO_KAFKA = {
     *("spool list", "spool verify"),
     # They ask ClickHouse, or the control API.
     *(f"session {verb}" for verb in ("list", "show", "timeline", "follow", "conversation")),
-    *(f"session {verb}" for verb in ("pause", "resume", "cancel", "claim", "move", "moves", "drain")),
+    *(f"session {verb}" for verb in ("pause", "resume", "cancel", "ask-again", "claim", "move", "moves", "drain")),
     *("question list", "question approve", "question deny"),
     *("run list", "run show", "run resume"),
     *("call unknown", "rejected list", "rejected show"),

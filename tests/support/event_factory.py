@@ -69,6 +69,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_migration_accepted": {"migration_id": None, "version": None, "content_hash": None},
     "session_migration_aborted": {"migration_id": None, "as_operator": False},
     "session_taken_over": {"reason": None, "as_operator": False},
+    "requests_repeated": {"reason": None, "as_operator": True},
     "agent_registered": {"role": "writer", "agent_id": None, "service_id": None, "as_operator": False},
     "agent_task_updated": {
         **dict.fromkeys(("from_snapshot_id", "to_snapshot_id", "agent_id", "result_json", "artifact_id")),

@@ -111,7 +111,7 @@ class ControlApiClient:
     def act_on_session(
         self, session_id: str, tenant_id: str, action: str, body: Mapping[str, Json], key: str
     ) -> dict[str, Json]:
-        """Send an operator's `pause`, `resume`, `cancel`, `claim`, `migrate` or the like.
+        """Send an operator's `pause`, `resume`, `cancel`, `ask-again`, `migrate` or the like.
 
         Returns the `JudgedEvent`. Repeats the request with its `key` while there is no verdict, so
         that it is judged once. Raises `UnknownSession`, and `Invalid` if the event was rejected.
@@ -128,13 +128,25 @@ class ControlApiClient:
 
     def list_waiting(self, tenant_id: str | None, limit: int) -> tuple[list[dict[str, Json]], list[int]]:
         """Return at most `limit` open questions, and the partitions that did not answer."""
+        return self._list_rows("/v1/waiting", "waiting", {} if tenant_id is None else {"tenant": tenant_id}, limit)
+
+    def list_open(
+        self, tenant_id: str | None, session_id: str | None, limit: int
+    ) -> tuple[list[dict[str, Json]], list[int]]:
+        """Return at most `limit` sessions with open requests, and the partitions without answer."""
+        given = {"tenant": tenant_id, "session_id": session_id}
+        query = {name: value for name, value in given.items() if value is not None}
+        return self._list_rows("/v1/open-requests", "open_requests", query, limit)
+
+    def _list_rows(
+        self, path: str, name: str, query: dict[str, str], limit: int
+    ) -> tuple[list[dict[str, Json]], list[int]]:
         found: list[dict[str, Json]] = []
         missing: set[int] = set()
-        query: dict[str, str] = {} if tenant_id is None else {"tenant": tenant_id}
         while True:
             query["limit"] = f"{min(limit - len(found), _PAGE_ROWS_MAX)}"
-            page = self._send_request("GET", f"/v1/waiting?{urllib.parse.urlencode(query)}")
-            found += page["waiting"]
+            page = self._send_request("GET", f"{path}?{urllib.parse.urlencode(query)}")
+            found += page[name]
             missing.update(page["missing_partitions"])
             if page["next_cursor"] is None or len(found) >= limit:
                 return found, sorted(missing)

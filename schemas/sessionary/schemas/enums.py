@@ -120,6 +120,7 @@ AuditKind = Literal[
     "access",
     "migration",
     "quota",
+    "repeat",
 ]
 """The kind of fact that an audit record reports."""
 

@@ -483,6 +483,10 @@ class Cleanup(NamedTuple):
     cleanup_id: str
     requested_at: int  # Log time, ms
     released: bool
+    service_id: str = ""  # The service that is asked
+    epoch: int = 0  # The session's epoch at the request
+    reason_code: str = ""  # The reason of the transition
+    actions: Sequence[str] = ()  # The requested actions
 
 
 class Envelope(NamedTuple):

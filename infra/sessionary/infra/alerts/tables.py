@@ -101,11 +101,20 @@ TABLE_ALERTS = AlertGroup(
     (
         Alert(
             "SessionaryIntegrityFindings",
-            "max by (table, kind) (sessionary_integrity_findings) > 0",
+            'max by (table, kind) (sessionary_integrity_findings{table!~"cleanup|tasks|migrations|quotas"}) > 0',
             "page_for_s",
             Severity.PAGE,
             "{{ $value }} findings in table {{ $labels.table }}: {{ $labels.kind }}",
             "The table {{ $labels.table }} differs from the batches: {{ $value }} times {{ $labels.kind }}.",
+        ),
+        Alert(
+            "SessionaryRequestsLost",
+            'max by (table, kind) (sessionary_integrity_findings{table=~"cleanup|tasks|migrations|quotas"}) > 0',
+            "page_for_s",
+            Severity.PAGE,
+            "{{ $value }} findings in topic {{ $labels.table }}: {{ $labels.kind }}",
+            "The topic {{ $labels.table }} differs from what the transactions count: {{ $value }} times "
+            "{{ $labels.kind }}. What is missing is not done before it is asked for again.",
         ),
         Alert(
             "SessionaryIntegrityUnchecked",
@@ -119,7 +128,8 @@ TABLE_ALERTS = AlertGroup(
         Alert(
             "SessionaryIntegrityNeverChecked",
             'absent(sessionary_integrity_checked_timestamp_seconds{source="tables"})\n'
-            'or absent(sessionary_integrity_checked_timestamp_seconds{source="kafka"})',
+            'or absent(sessionary_integrity_checked_timestamp_seconds{source="kafka"})\n'
+            'or absent(sessionary_integrity_checked_timestamp_seconds{source="requests"})',
             "ticket_for_s",
             Severity.TICKET,
             "no exporter has checked integrity: {{ $labels.source }}",

@@ -44,6 +44,7 @@ _SESSION: Final = (
     LateCommand("pause", "operators.people:pause_command", "Hold a session."),
     LateCommand("resume", "operators.people:resume_command", "Release a held session; its agent continues."),
     LateCommand("cancel", "operators.people:cancel_command", "Cancel a session."),
+    LateCommand("ask-again", "operators.ask_again:ask_again_command", "Send a session's open requests again."),
     LateCommand("claim", "operators.people:claim_command", "Make a service the owner of a session at once."),
     LateCommand("move", "operators.moves:move_command", "Move a session to another service."),
     LateCommand("moves", "operators.moves:moves_command", "List moves of sessions between services."),

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from sessionary.infra.kpi.integrity import IntegrityFindings, ask_integrity, ask_landed_ends
+from sessionary.infra.kpi.integrity import IntegrityFindings, RequestLook, ask_integrity, ask_landed_ends
 from sessionary.infra.kpi.key_figures import (
     DiskSpace,
     KeyFigures,
@@ -58,6 +58,13 @@ class KpiCollector(Collector):
             settings.integrity_interval_s,
             warn_of("check of what the sinks wrote last"),
         )
+        look = RequestLook(settings)
+        self._requests: QuestionWatch[IntegrityFindings] = QuestionWatch(
+            "requests",
+            lambda: self._check_requests(look, behind_s()),
+            settings.integrity_interval_s,
+            warn_of("check of the topics of requests"),
+        )
         self._disks: QuestionWatch[tuple[DiskSpace, ...]] = QuestionWatch(
             "disk-space", lambda: ask_disk_space(settings), settings.kpi_interval_s, warn_of("free space of disks")
         )
@@ -86,9 +93,15 @@ class KpiCollector(Collector):
         self._checked_at_s["kafka"] = found.checked_at_s
         return found
 
+    def _check_requests(self, look: RequestLook, behind_s: float) -> IntegrityFindings:
+        found = look.ask(behind_s)
+        self._checked_at_s["requests"] = found.checked_at_s
+        return found
+
     @property
     def _watches(self) -> tuple[QuestionWatch[Any], ...]:
-        return self._figures, self._integrity, self._ends, self._disks, self._artifacts, self._bytes
+        of_integrity = self._integrity, self._ends, self._requests
+        return self._figures, *of_integrity, self._disks, self._artifacts, self._bytes
 
     def start(self) -> None:
         """Begin to ask."""
@@ -111,6 +124,7 @@ class KpiCollector(Collector):
                 key_figures=self._figures.answer,
                 integrity=self._integrity.answer,
                 landed_ends=self._ends.answer,
+                requests=self._requests.answer,
                 disks=self._disks.answer,
                 artifacts_overdue=self._artifacts.answer,
                 checked_at_s=dict(self._checked_at_s),

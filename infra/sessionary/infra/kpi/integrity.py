@@ -7,11 +7,13 @@ from typing import Final, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.settings import LagSettings
+from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
 
 # ClickHouse plans this query for a second of a core, and for many on a busy machine.
 _TIMEOUT_S: Final = 120.0
 _END_TIMEOUT_S: Final = 30.0
+_OVERLAP_S: Final = 600  # a transaction begins so long before it lands, at most
 # Rows of a transaction are missed so many seconds after its own row, as `v_integrity` has it:
 # ticks and heartbeats may wait for a minute.
 LATE_S: Final = 120
@@ -66,6 +68,46 @@ def ask_landed_ends(settings: LagSettings) -> IntegrityFindings:
     faults = find_end_faults(settings, ClickHouseClient(settings, _END_TIMEOUT_S).fetch_rows)
     counts = Counter(fault.fault for fault in faults)
     return IntegrityFindings(asked_at_s, dict.fromkeys(END_FAULTS, 0) | counts)
+
+
+class RequestLook:
+    """Compares the topics of requests with the transactions, a little at each look.
+
+    A look reads what was written since the last one. One that finds a fault reads the whole window,
+    as do the looks after it, until that has no fault: so the findings are those of `sessionary
+    integrity check`, and one that is dismissed is gone.
+    """
+
+    def __init__(self, settings: LagSettings) -> None:
+        """Ask nothing yet."""
+        self._settings = settings
+        self._known_s: int | None = None  # no transaction that began before is unknown, or at fault
+
+    def ask(self, behind_s: float) -> IntegrityFindings:
+        """Return the findings in the topics; `behind_s`: the lag of the slowest sink.
+
+        Blocks for up to two minutes, and for ClickHouse's answers. Raises `Unavailable` if Kafka
+        does not let a topic be read, and as `ClickHouseClient` does.
+        """
+        from sessionary.sinks.integrity.topic_counts import REQUEST_TOPICS, count_faults  # takes time to load
+
+        asked_at_s, late_s = time.time(), round(LATE_S + behind_s)
+        window_s = int(asked_at_s) - self._settings.integrity_window_s
+        since_s = window_s if self._known_s is None else max(window_s, self._known_s)
+        faults = self._compare(since_s, late_s)
+        if faults and since_s > window_s:
+            faults = self._compare(window_s, late_s)
+        self._known_s = None if faults else int(asked_at_s) - late_s - _OVERLAP_S
+        return IntegrityFindings(asked_at_s, dict.fromkeys(count_faults(REQUEST_TOPICS), 0) | Counter(faults))
+
+    def _compare(self, since_s: int, late_s: int) -> list[str]:
+        from sessionary.sinks.integrity.topic_counts import REQUEST_TOPICS, compare_topics
+
+        fetch_rows = ClickHouseClient(self._settings, _END_TIMEOUT_S).fetch_rows
+        compared = compare_topics(self._settings, fetch_rows, since_s, late_s, _TIMEOUT_S, REQUEST_TOPICS)
+        if compared.unread:
+            raise Unavailable("; ".join(compared.unread), _END_TIMEOUT_S)
+        return [fault.fault for fault in compared.faults]
 
 
 def table_of_fault(fault: str) -> str:

@@ -32,9 +32,10 @@ MetricName = Literal[
 
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_integrity_findings": "Findings of v_integrity of the last SESSIONARY_INTEGRITY_WINDOW_S seconds, and "
-    "of the sinks' last rows, by table and kind (the fault of sessionary integrity check); 0 without faults.",
+    "of the sinks' last rows and the topics of requests, by table or topic and kind (the fault of sessionary integrity "
+    "check); 0 without faults. Dismissed faults do not count.",
     "sessionary_integrity_checked_timestamp_seconds": "Time of the last check of integrity, in seconds since the "
-    "epoch, by source: tables (v_integrity) or kafka (the sinks' last rows).",
+    "epoch, by source: tables (v_integrity), kafka (the sinks' last rows) or requests (the topics of requests).",
     "sessionary_kpi_reclaim_ratio": "Share of sessions timed out in the last SESSIONARY_KPI_WINDOW_S seconds whose "
     "clean-up was confirmed, from 0 to 1; without those whose host is lost.",
     "sessionary_kpi_cleanup_average_seconds": "Mean seconds from a timeout to its confirmed clean-up, of the last "
@@ -67,15 +68,17 @@ class KpiState(NamedTuple):
     landed_ends: IntegrityFindings | None = None  # by what Kafka has
     disks: tuple[DiskSpace, ...] | None = None
     artifacts_overdue: int | None = None
-    # When integrity was checked last, also if the findings are too old; by `tables` or `kafka`.
+    # When integrity was checked last, also if the findings are too old; by source.
     checked_at_s: Mapping[str, float] = MappingProxyType({})
     tenant_bytes_max: int | None = None
+    requests: IntegrityFindings | None = None  # by the topics that no sink reads
 
 
 def collect_families(state: KpiState) -> Iterator[GaugeMetricFamily]:
     """Yield the metrics that have a value, each with the series whose value is known."""
-    if state.integrity is not None or state.landed_ends is not None:
-        yield _finding_family(state.integrity, state.landed_ends)
+    answers = (state.integrity, state.landed_ends, state.requests)
+    if any(answer is not None for answer in answers):
+        yield _finding_family(*answers)
     if state.checked_at_s:
         checked = _family("sessionary_integrity_checked_timestamp_seconds", "source")
         for source, at_s in state.checked_at_s.items():

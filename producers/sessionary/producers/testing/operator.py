@@ -17,6 +17,7 @@ from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.events import (
     EVENT_TYPES,
     Payload,
+    RequestsRepeated,
     SessionPaused,
     SessionResumed,
     SessionTakenOver,
@@ -84,6 +85,10 @@ class OperatorHand:
     def claim(self, session: NamedSession | str, service_id: str, reason: str | None = None) -> JudgedEvent:
         """Let a service own a session, also if its owner is alive; the holder is fenced off."""
         return self._act(session, SessionTakenOver(reason, as_operator=True), service_id)
+
+    def ask_again(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+        """Have the session's open requests sent again."""
+        return self._act(session, RequestsRepeated(reason, as_operator=True))
 
     def approve(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
         """Answer a session's open question: yes."""

@@ -46,6 +46,7 @@ from sessionary.schemas.events.session import (
     LlmDecision,
     MessageAppended,
     ProgressReported,
+    RequestsRepeated,
     ResourcesReleased,
     SessionActivity,
     SessionArchived,
@@ -83,6 +84,7 @@ Payload = (
     | SessionTerminated
     | SessionArchived
     | SessionTakenOver
+    | RequestsRepeated
     | SessionActivity
     | Heartbeat
     | ProgressReported
@@ -164,6 +166,7 @@ __all__ = [
     "PlanRecorded",
     "PlanReplaced",
     "ProgressReported",
+    "RequestsRepeated",
     "ResourcesReleased",
     "RunCancelled",
     "RunCompleted",

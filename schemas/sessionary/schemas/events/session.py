@@ -165,6 +165,18 @@ class SessionTakenOver(NamedTuple):
     as_operator: bool = False
 
 
+class RequestsRepeated(NamedTuple):
+    """An operator has the session's open requests sent again: clean-ups, tasks, claims, a step.
+
+    Attributes:
+        reason: The reason, for people.
+        as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
+    """
+
+    reason: str | None = None
+    as_operator: bool = False
+
+
 class SessionActivity(NamedTuple):
     """Work was done; restarts the inactivity and idle clocks.
 

@@ -1,12 +1,12 @@
-"""Compares what transactions count with topics that no sink reads: requests and notices.
+"""Compares what transactions count with the topics of their outputs.
 
 Each record there names its transaction in a header. A transaction's row in `batches` says how many
-it wrote to each of these topics.
+it wrote to each of these topics. Rows are compared elsewhere: a sink reads `audit` and `rejected`.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
@@ -25,18 +25,30 @@ from sessionary.schemas.kafka.clients import AdminConnection, is_unreadable_batc
 from sessionary.sinks.integrity.landed_ends import SILENT_S, EndFault, FetchRows, TimeLimit, without_dismissed
 from sessionary.sinks.settings import SinkGroupSettings
 
-CountedTopic = Literal["cleanup", "tasks", "migrations", "quotas"]
-# Columns of `batches`, and fields of `TopicNames`.
-COUNTED_TOPICS: Final[tuple[CountedTopic, ...]] = ("cleanup", "tasks", "migrations", "quotas")
+CountedTopic = Literal["audit", "rejected", "cleanup", "tasks", "migrations", "quotas"]
+# Fields of `TopicNames`. No sink reads the topics of requests.
+REQUEST_TOPICS: Final[tuple[CountedTopic, ...]] = ("cleanup", "tasks", "migrations", "quotas")
+COUNTED_TOPICS: Final[tuple[CountedTopic, ...]] = ("audit", "rejected", *REQUEST_TOPICS)
+_COLUMNS: Final[Mapping[CountedTopic, str]] = {**{topic: topic for topic in COUNTED_TOPICS}, "audit": "audited"}
 _LAST_S: Final = 4_291_747_200  # a time that no record has
 # A record has the broker's time, and a transaction's start is by its processor's clock.
 _MARGIN_S: Final = 300
 _CLOCKS_MS: Final = 60_000  # by which a broker's clock may be ahead of ClickHouse's
+_OLDER: Final = "older records may be deleted, or name no transaction"
 _RETENTION_S: Final = 86_400  # no retention that was in force lately was shorter, unless it still is
 _PLACES: Final = 5_000  # transactions that one query names: a server reads 256 KiB of a query by default
 # By partition and number; of the log.
 TransactionId = tuple[int, int]
-_NOT_COUNTED: Final = " OR ".join(f"{topic} IS NULL" for topic in COUNTED_TOPICS)
+_NOT_COUNTED: Final = " OR ".join(f"{topic} IS NULL" for topic in REQUEST_TOPICS)
+
+
+def count_faults(topics: Sequence[CountedTopic]) -> tuple[str, ...]:
+    """Return the names of the faults that a comparison of topics may find."""
+    return tuple(f"{_fault_of(topic)}_{what}" for topic in topics for what in ("missing", "doubled"))
+
+
+def _fault_of(topic: CountedTopic) -> str:
+    return topic if topic in REQUEST_TOPICS else f"{topic}_topic"  # `audit_missing` is of a session's rows
 
 
 class WrittenCount(NamedTuple):
@@ -48,10 +60,14 @@ class WrittenCount(NamedTuple):
 
 
 class TopicComparison(NamedTuple):
-    """The faults, with the columns of `v_integrity`, and sentences on what was not compared."""
+    """The faults, with the columns of `v_integrity`, and sentences on what was not compared.
+
+    `unread`: those of the notes that tell of logs which Kafka did not let us read.
+    """
 
     faults: list[EndFault]
     notes: list[str]
+    unread: Sequence[str] = ()
 
 
 class _TopicLog(NamedTuple):
@@ -71,8 +87,9 @@ def compare_topics(
     since_s: int = 0,
     late_s: int = 120,
     timeout_s: float = 3_600.0,
+    topics: Sequence[CountedTopic] = COUNTED_TOPICS,
 ) -> TopicComparison:
-    """Compare the topics with transactions that began since a time (s), and landed `late_s` ago.
+    """Compare topics with transactions that began since a time (s), and landed `late_s` ago.
 
     Records that their topic may have deleted are not compared, nor are those of transactions
     without counts, nor logs that Kafka does not let us read: the notes say so. Blocks for up to
@@ -85,15 +102,18 @@ def compare_topics(
     found: dict[CountedTopic, Counter[TransactionId]] = {}
     starts_s: dict[CountedTopic, dict[int, float]] = {}
     notes: list[str] = []
-    for topic in COUNTED_TOPICS:
+    unread: list[str] = []
+    for topic in topics:
         read = _read_topic(settings, topic, since_s, landed_ms, limit)
+        name = getattr(settings.topics, topic)
+        unread += _unread_notes(name, read.unread, settings.partitions, is_whole=topic == "quotas")
         found[topic] = read.found
         starts_s[topic], topic_notes = _known_since(settings, topic, read, since_s)
         notes += topic_notes
     firsts_s = {topic: max(since_s, min(by_log.values())) for topic, by_log in starts_s.items()}
     first_s = min(firsts_s.values())
     if first_s == float("inf"):
-        return TopicComparison([], notes)
+        return TopicComparison([], notes, unread)
     period = (
         f"started_at >= toDateTime({int(first_s)}, 'UTC') AND started_at < toDateTime({_LAST_S}, 'UTC') "
         f"AND landed_at <= fromUnixTimestamp64Milli(toInt64({landed_ms}), 'UTC')"
@@ -101,7 +121,7 @@ def compare_topics(
     notes += _fetch_uncounted(fetch_rows, period)
     known = _fetch_counts(fetch_rows, period, firsts_s)
     faults: list[EndFault] = []
-    for topic in COUNTED_TOPICS:
+    for topic in topics:
         counted = known | _fetch_named(fetch_rows, period, [place for place in found[topic] if place not in known])
         wanted = {
             place: WrittenCount(counts.by_topic[topic], counts.first_offset, counts.last_offset)
@@ -109,7 +129,7 @@ def compare_topics(
             if counts.started_s >= starts_s[topic].get(place[0], float("inf"))
         }
         faults += find_count_faults(topic, wanted, found[topic])
-    return TopicComparison(without_dismissed(faults, fetch_rows), notes)
+    return TopicComparison(without_dismissed(faults, fetch_rows), notes, unread)
 
 
 def find_count_faults(
@@ -125,7 +145,7 @@ def find_count_faults(
         excess = found.get((partition, number), 0) - counted.records
         if not excess and not counted.records:
             continue
-        name = f"{topic}_{'doubled' if excess > 0 else 'missing'}"
+        name = f"{_fault_of(topic)}_{'doubled' if excess > 0 else 'missing'}"
         if fault is not None and (not excess or (fault.fault, fault.partition) != (name, partition)):
             yield fault
             fault = None
@@ -154,7 +174,7 @@ def _fetch_uncounted(fetch_rows: FetchRows, period: str) -> Iterator[str]:
     for row in fetch_rows(query):
         yield (
             f"partition {row['partition']}: {row['uncounted']} transactions, of the numbers {row['first']} to "
-            f"{row['last']}, do not count their records of {', '.join(COUNTED_TOPICS)}: these are not compared"
+            f"{row['last']}, do not count their records of {', '.join(REQUEST_TOPICS)}: these are not compared"
         )
 
 
@@ -183,7 +203,7 @@ def _fetch_named(fetch_rows: FetchRows, period: str, places: list[TransactionId]
 
 def _fetch_transactions(fetch_rows: FetchRows, where: str, having: str) -> Iterator[tuple[TransactionId, _Counts]]:
     # argMax leaves out rows whose value is NULL, and no tuple is.
-    columns = ("first_offset", "last_offset", "toUnixTimestamp(started_at)", *COUNTED_TOPICS)
+    columns = ("first_offset", "last_offset", "toUnixTimestamp(started_at)", *map(_COLUMNS.__getitem__, COUNTED_TOPICS))
     names = ("first_offset", "last_offset", "started_s", *COUNTED_TOPICS)
     chosen = ", ".join(f"tupleElement(newest, {n}) AS {name}" for n, name in enumerate(names, 1))
     query = (
@@ -215,7 +235,7 @@ def _known_since(
     later_s = sorted(kept_s for kept_s in by_log.values() if since_s < kept_s < float("inf"))
     if later_s:
         partly = "" if later_s[0] == later_s[-1] else f", and in part from {_shown(later_s[0])} on"
-        notes.append(f"{name} is compared from {_shown(later_s[-1])} on{partly}: older records may be deleted")
+        notes.append(f"{name} is compared from {_shown(later_s[-1])} on{partly}: {_OLDER}")
     return by_log, notes
 
 
@@ -280,7 +300,7 @@ def _read_topic(
     connection = AdminConnection(settings)
     try:
         logs, unread = _ask_logs(connection.open_client(), name, settings.partitions, landed_ms, limit)
-        read = _read_logs(settings, name, logs, since_s, limit)
+        read = _read_logs(settings, topic, logs, since_s, limit)
         return read._replace(unread=unread | read.unread)
     except KafkaException as error:
         reason = str(error.args[0].str())
@@ -353,8 +373,9 @@ def _ask_retention(admin: AdminClient, name: str, limit: TimeLimit) -> int | Non
 
 
 def _read_logs(
-    settings: SinkGroupSettings, name: str, logs: Mapping[int, _TopicLog], since_s: int, limit: TimeLimit
+    settings: SinkGroupSettings, topic: CountedTopic, logs: Mapping[int, _TopicLog], since_s: int, limit: TimeLimit
 ) -> _ReadTopic:
+    name: str = getattr(settings.topics, topic)
     starts = {partition: log.start for partition, log in logs.items()}
     unfinished: dict[int, str] = {}
     # Records that are deleted meanwhile are not left out silently.
@@ -371,18 +392,25 @@ def _read_logs(
     finally:
         consumer.close()
     kept_s = {
-        partition: 0.0 if starts[partition] > log.start else _kept_since(log, read.firsts_s.get(partition))
+        partition: max(
+            0.0 if starts[partition] > log.start else _kept_since(log, read.firsts_s.get(partition)),
+            0.0 if topic in REQUEST_TOPICS else read.unnamed_s.get(partition, -_MARGIN_S) + _MARGIN_S,
+        )
         for partition, log in logs.items()
     }
     return _ReadTopic(kept_s, read.found, read.unfinished | unfinished)
 
 
 class _ReadRecords(NamedTuple):
-    """Records by transaction, when each log's first one was appended, why logs are unfinished."""
+    """Records by transaction, when each log's first one was appended, why logs are unfinished.
+
+    `unnamed_s`: when each log's last output that names no transaction was appended.
+    """
 
     found: Counter[TransactionId]
     firsts_s: dict[int, float]
     unfinished: dict[int, str]
+    unnamed_s: dict[int, float]
 
 
 def _read_records(
@@ -391,6 +419,7 @@ def _read_records(
     found: Counter[TransactionId] = Counter()
     firsts_s: dict[int, float] = {}
     unfinished: dict[int, str] = {}
+    unnamed_s: dict[int, float] = {}
     left = {partition for partition, start in starts.items() if start < ends[partition]}
     consumer.assign([TopicPartition(name, partition, starts[partition]) for partition in left])
     heard_s = time.monotonic()
@@ -421,7 +450,9 @@ def _read_records(
                 transaction = find_transaction(read_headers(message) or ())
                 if transaction is not None:
                     found[transaction] += 1
+                else:
+                    unnamed_s[partition] = message.timestamp()[1] / 1_000
                 if offset < ends[partition] - 1:
                     continue
             left.discard(partition)
-    return _ReadRecords(found, firsts_s, unfinished)
+    return _ReadRecords(found, firsts_s, unfinished, unnamed_s)

@@ -10,7 +10,15 @@ from typing import Any, Final, NamedTuple, get_args
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.ids import is_run_key
-from sessionary.schemas.records import FinishedRun, RunState, SessionState
+from sessionary.schemas.records import (
+    CleanupRequest,
+    FinishedRun,
+    MigrationRequest,
+    QuotaNotice,
+    RunState,
+    SessionState,
+    TaskRequest,
+)
 from sessionary.schemas.types import RunMode, RunStateName, SessionStateName
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
@@ -20,6 +28,7 @@ from sessionary.stream_processors.api.session_poll import require_reader, tenant
 from sessionary.stream_processors.api.session_questions import hold_document
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.session.open_requests import OpenRequest, open_requests
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -144,6 +153,7 @@ async def _next_keys(state: PartitionState, wanted: Wanted) -> list[bytes]:
 #     GET /v1/runs?user_id=…&state=…&mode=…&limit=…&cursor=…        open and finished runs
 #     GET /v1/sessions?user_id=…&state=…&limit=…&cursor=…           sessions that are not archived
 #     GET /v1/waiting?tenant=…&limit=…&cursor=…     open questions; without a tenant: all of them
+#     GET /v1/open-requests?tenant=…&session_id=…&limit=…&cursor=…  sessions with open requests
 #
 # A worker answers for its own partitions, and asks the owners of the others at once. Partitions
 # that do not answer are named, and the others' rows are in the answer.
@@ -198,6 +208,35 @@ class ListPages:
 
     async def waiting(self, request: Request) -> Response:
         """Answer `GET /v1/waiting` with a `waiting_head` for each question. Raises `Problem`."""
+
+        def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
+            return waiting_head(row, committed) if row.question is not None else None
+
+        return await self._answer_operator(request, "waiting", _is_session_key, describe)
+
+    async def open_requests(self, request: Request) -> Response:
+        """Answer `GET /v1/open-requests` with an `open_head` for each session that has some.
+
+        Raises `Problem`.
+        """
+        session_id = request.query.get("session_id")
+        end = b"" if session_id is None else f":{session_id}".encode()
+
+        def fits_key(key: bytes) -> bool:
+            return _is_session_key(key) and key.endswith(end)
+
+        def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
+            return open_head(row, committed)
+
+        return await self._answer_operator(request, "open_requests", fits_key, describe)
+
+    async def _answer_operator(
+        self, request: Request, name: str, fits_key: Callable[[bytes], bool], describe: Describe
+    ) -> Response:
+        """Return a list of sessions of the caller's tenant; of all for an operator without one.
+
+        `describe` gets rows of sessions only, which the caller may see.
+        """
         caller, said = self._tokens.find_caller(request.headers.get("Authorization")), request.query.get("tenant")
         tenant_id: str | None
         if caller is None or "operator" not in caller.roles:
@@ -205,14 +244,14 @@ class ListPages:
         else:
             tenant_id = tenant_of_operator(caller, said)
 
-        def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
-            is_listed = isinstance(row, SessionState) and row.question is not None and caller.may_see(row.user_id)
-            return waiting_head(row, committed) if is_listed else None
+        def describe_visible(row: Any, committed: PartitionState) -> dict[str, Any] | None:
+            is_visible = isinstance(row, SessionState) and caller.may_see(row.user_id)
+            return describe(row, committed) if is_visible else None
 
-        wanted = _wanted(request, tenant_id or "", _is_session_key, describe)
+        wanted = _wanted(request, tenant_id or "", fits_key, describe_visible)
         if tenant_id is None:
-            return await self._answer(request, "waiting", wanted._replace(prefix=b""), _tenants_session_key)
-        return await self._answer(request, "waiting", wanted, _session_key)
+            return await self._answer(request, name, wanted._replace(prefix=b""), _tenants_session_key)
+        return await self._answer(request, name, wanted, _session_key)
 
     async def _answer(self, request: Request, name: str, wanted: Wanted, key_of: KeyOf) -> Response:
         """Return the list `name`; waits at most 3 s for other workers."""
@@ -335,3 +374,29 @@ def waiting_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
         "deadline_ms": state.deadline_ms(row),
         "hold": hold_document(row),
     }
+
+
+def open_head(row: SessionState, state: PartitionState) -> dict[str, Any] | None:
+    """Return the JSON document of a session with open requests; None if it has none."""
+    requests = describe_open(row, state)
+    if not requests:
+        return None
+    names = ("tenant_id", "session_id", "owner_service", "state")
+    return {**{name: getattr(row, name) for name in names}, "requests": requests}
+
+
+def describe_open(row: SessionState, state: PartitionState) -> list[dict[str, Any]]:
+    """Return topic, id, service and a word for people of each open request of a session."""
+    return [_request_document(request) for request in open_requests(row, state.rows.get, state.position.clock_ms)]
+
+
+def _request_document(request: OpenRequest) -> dict[str, Any]:
+    match request:
+        case CleanupRequest(cleanup_id=name, service_id=service_id, reason_code=what):
+            return {"topic": "cleanup", "id": name, "service_id": service_id, "what": what}
+        case TaskRequest(run_id=name, service_id=service_id, task_type=what):
+            return {"topic": "tasks", "id": name, "service_id": service_id, "what": what}
+        case MigrationRequest(migration_id=name, service_id=service_id, step=step):
+            return {"topic": "migrations", "id": name, "service_id": service_id, "what": step}
+        case QuotaNotice(run_id=run_id, session_id=session_id, quota=quota):
+            return {"topic": "quotas", "id": run_id or session_id, "service_id": None, "what": quota}

@@ -22,6 +22,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     NO_READER,
     NUMBER,
     NUMBER_OR_NULL,
+    OPEN_REQUESTS,
     PARTITION,
     PARTITION_RULES,
     PROBLEM,
@@ -303,6 +304,9 @@ PEOPLE_PATHS: Final[dict[str, Any]] = {
     "/v1/sessions/{session_id}/abort-migration": _move(
         "Call a migration off", {"reason": _REASON_OR_NULL}, [], "JudgedMigration"
     ),
+    "/v1/sessions/{session_id}/ask-again": _move(
+        "Send a session's open requests again; 409 if none is open", {"reason": _REASON_OR_NULL}, [], "AskedAgain"
+    ),
     "/v1/sessions/{session_id}/claim": _move(
         "Make a service the owner of a session at once; its holder is fenced", _CLAIM, ["for"], "JudgedClaim"
     ),
@@ -324,6 +328,11 @@ PEOPLE_SCHEMAS: Final[dict[str, Any]] = {
         **_JUDGED,
         "properties": {**_JUDGED["properties"], "owner_service": TEXT},
         "required": [*_JUDGED["required"], "owner_service"],
+    },
+    "AskedAgain": {
+        **_JUDGED,
+        "properties": {**_JUDGED["properties"], "requests": OPEN_REQUESTS},
+        "required": [*_JUDGED["required"], "requests"],
     },
     "JudgedMigration": {
         **_JUDGED,

@@ -29,6 +29,15 @@ def _snapshot_schema() -> dict[str, Any]:
     )
 
 
+OPEN_REQUESTS: Final[dict[str, Any]] = {
+    "type": "array",
+    "items": object_schema(
+        topic={**TEXT, "enum": ["cleanup", "tasks", "migrations", "quotas"]},
+        id=about(TEXT, "of the clean-up, run or migration; of a session's own claim: the session"),
+        service_id=about(TEXT_OR_NULL, "the service that is asked; null: the quotas"),
+        what=about(TEXT, "reason of the clean-up, type of the task, step, or quota"),
+    ),
+}
 _REJECTIONS: Final = {
     "type": "array",
     "description": "the last rejected events, at most 16",

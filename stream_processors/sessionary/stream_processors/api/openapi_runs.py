@@ -19,6 +19,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     NO_READER,
     NUMBER,
     NUMBER_OR_NULL,
+    OPEN_REQUESTS,
     SESSION_ANSWERS,
     SESSION_PARAMETERS,
     TEXT,
@@ -301,6 +302,9 @@ _WAITING_HEAD: Final = object_schema(
     deadline_ms=about(NUMBER, "time at which the question is denied without an answer, or the hold ends"),
     hold=HOLD,
 )
+_OPEN_HEAD: Final = object_schema(
+    tenant_id=TEXT, session_id={**TEXT, "format": "uuid"}, owner_service=TEXT, state=TEXT, requests=OPEN_REQUESTS
+)
 _PLACE: Final[dict[str, Any]] = {
     "next_cursor": about(
         TEXT_OR_NULL,
@@ -329,6 +333,10 @@ LIST_SCHEMAS: Final[dict[str, Any]] = {
         waiting={"type": "array", "items": {"$ref": "#/components/schemas/WaitingHead"}}, **_PLACE
     ),
     "WaitingHead": _WAITING_HEAD,
+    "OpenList": object_schema(
+        open_requests={"type": "array", "items": {"$ref": "#/components/schemas/OpenHead"}}, **_PLACE
+    ),
+    "OpenHead": _OPEN_HEAD,
 }
 
 
@@ -355,9 +363,9 @@ def _filter(name: str, choices: Sequence[str], meaning: str) -> dict[str, Any]:
     return query_parameter(name, {**TEXT, "enum": [*choices]}, meaning)
 
 
-def _waiting_page() -> dict[str, Any]:
-    summary = "The questions that wait for a person: of the caller's tenant, or of all for an operator without one"
-    page = _list_page(summary, "WaitingList")
+def _operators_page(what: str, schema: str, *filters: dict[str, Any]) -> dict[str, Any]:
+    summary = f"{what}: of the caller's tenant, or of all for an operator without one"
+    page = _list_page(summary, schema, *filters)
     page["get"]["parameters"] = page["get"]["parameters"][1:]  # it asks for no user
     return page
 
@@ -374,5 +382,10 @@ LIST_PATHS: Final[dict[str, Any]] = {
         "SessionList",
         _filter("state", SESSION_STATES, "only rows in this state"),
     ),
-    "/v1/waiting": _waiting_page(),
+    "/v1/waiting": _operators_page("The questions that wait for a person", "WaitingList"),
+    "/v1/open-requests": _operators_page(
+        "The sessions with open requests: clean-ups, tasks, claims, steps of migrations",
+        "OpenList",
+        query_parameter("session_id", TEXT, "only this session"),
+    ),
 }

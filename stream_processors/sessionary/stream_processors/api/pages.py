@@ -132,8 +132,10 @@ def serve_pages(
     router.add_get("/v1/sessions", api.lists.sessions)
     router.add_get("/v1/runs", api.lists.runs)
     router.add_get("/v1/waiting", api.lists.waiting)
+    router.add_get("/v1/open-requests", api.lists.open_requests)
     for action in ("pause", "resume", "cancel", "approve", "deny"):
         router.add_post(f"/v1/sessions/{{session_id}}/{action}", getattr(people, action))
+    router.add_post("/v1/sessions/{session_id}/ask-again", people.ask_again)
     router.add_post("/v1/sessions/{session_id}/migrate", migrations.migrate)
     router.add_post("/v1/sessions/{session_id}/abort-migration", migrations.abort)
     router.add_post("/v1/sessions/{session_id}/claim", migrations.claim)

@@ -23,7 +23,7 @@ COMPLETIONS = frozenset({"tool_call_succeeded", "tool_call_failed", "tool_call_r
 PROCESSOR_EVENTS = frozenset({"tool_call_unknown"})
 WORK = (
     frozenset(name for name in PAYLOADS if not name.startswith("session_"))
-    - {"heartbeat", "state_updated", "resources_released"}
+    - {"heartbeat", "state_updated", "resources_released", "requests_repeated"}
     - CONTENT
     - PROCESSOR_EVENTS
 ) | {"session_activity"}

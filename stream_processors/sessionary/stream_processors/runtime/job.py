@@ -34,9 +34,8 @@ from sessionary.stream_processors.store.packed_rows import (
 
 Headers = list[tuple[str, bytes | str | None]]
 _OVERHEAD_BYTES_MAX = 256  # of a record with a trace context, besides its key and value
-# Their values do not name the transaction: its header does.
-_NAMED_BY_HEADER: Final = frozenset({"cleanup", "tasks", "migrations", "quotas"})
-_NAME_BYTES_MAX: Final = 64  # of that header
+_TRACED: Final = frozenset({"audit", "rejected"})
+_NAME_BYTES_MAX: Final = 64  # of the header that names the transaction
 
 
 class Produced(NamedTuple):
@@ -153,13 +152,8 @@ def _make_transaction(
         bytes_limits(outcome.position.rules),
     )
     batch = make_batch_record(settings, partition, outcome, started_at)
-    name = transaction_header(partition, batch.number)
-    written = [
-        _request_record(topics, emitted, rules, limits, name)
-        if emitted.stream in _NAMED_BY_HEADER
-        else _emitted_record(topics, emitted, rules, limits, outcome.traceparents)
-        for emitted in outcome.emitted
-    ]
+    named: Headers = [transaction_header(partition, batch.number)]
+    written = [_emitted_record(topics, each, rules, limits, named, outcome.traceparents) for each in outcome.emitted]
     records = [
         *changelog_records(topics.changelog, rows),
         *(record for record in written if record.topic != topics.quotas),
@@ -175,24 +169,22 @@ def changelog_records(topic: str, rows: Mapping[bytes, PackedRow | None]) -> Ite
 
 
 def _emitted_record(
-    topics: TopicNames, emitted: Emitted, rules: int, limits: Mapping[str, int], traceparents: Mapping[int, bytes]
+    topics: TopicNames,
+    emitted: Emitted,
+    rules: int,
+    limits: Mapping[str, int],
+    named: Headers,
+    traceparents: Mapping[int, bytes],
 ) -> Produced:
+    """Return an output's record; `named` is the header that names its transaction."""
     stream, key, record = emitted
-    key, value = encode_to_fit(key, record, limits[stream], rules)
-    offset = event_offset(stream, record) if traceparents else None
+    key, value = encode_to_fit(key, record, limits[stream] - _NAME_BYTES_MAX, rules)
+    offset = event_offset(stream, record) if traceparents and stream in _TRACED else None
     context = None if offset is None else traceparents.get(offset)
     # A record that fits only without its trace is written without it.
     if context is None or len(key or b"") + len(value) + _OVERHEAD_BYTES_MAX > limits[stream]:
-        return Produced(getattr(topics, stream), key, value)
-    return Produced(getattr(topics, stream), key, value, [(TRACEPARENT, context)])
-
-
-def _request_record(
-    topics: TopicNames, emitted: Emitted, rules: int, limits: Mapping[str, int], name: tuple[str, bytes]
-) -> Produced:
-    stream, key, record = emitted
-    key, value = encode_to_fit(key, record, limits[stream] - _NAME_BYTES_MAX, rules)
-    return Produced(getattr(topics, stream), key, value, [name])
+        return Produced(getattr(topics, stream), key, value, named)
+    return Produced(getattr(topics, stream), key, value, [*named, (TRACEPARENT, context)])
 
 
 def _changelog_record(topic: str, key: bytes, packed: PackedRow | None) -> Produced:

@@ -7,12 +7,14 @@ import pytest
 
 from sessionary.infra.kpi import collector as collector_module
 from sessionary.infra.kpi.collector import KpiCollector
-from sessionary.infra.kpi.integrity import KNOWN_FAULTS, IntegrityFindings, table_of_fault
+from sessionary.infra.kpi.integrity import KNOWN_FAULTS, IntegrityFindings, RequestLook, table_of_fault
 from sessionary.infra.kpi.key_figures import DiskSpace, KeyFigures, Quantiles
 from sessionary.infra.kpi.metrics import HELP, KpiState, collect_families
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.errors import Unavailable
-from sessionary.sinks.integrity.landed_ends import END_FAULTS
+from sessionary.sinks.integrity import topic_counts
+from sessionary.sinks.integrity.landed_ends import END_FAULTS, EndFault
+from sessionary.sinks.integrity.topic_counts import TopicComparison
 
 
 def test_key_figures_and_integrity_wait_for_the_sink_that_is_furthest_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,8 +23,8 @@ def test_key_figures_and_integrity_wait_for_the_sink_that_is_furthest_behind(mon
 
     def note_call(name: str) -> Any:
         def ask(*given: object) -> None:
-            asked[name] = given[2:]
-            if len(asked) == 3:
+            asked[name] = given[1:] if name == "requests" else given[2:]
+            if len(asked) == 4:
                 all_asked.set()
             raise Unavailable("reported so", 1.0)
 
@@ -31,13 +33,14 @@ def test_key_figures_and_integrity_wait_for_the_sink_that_is_furthest_behind(mon
     monkeypatch.setattr(collector_module, "ask_key_figures", note_call("key figures"))
     monkeypatch.setattr(collector_module, "ask_integrity", note_call("integrity"))
     monkeypatch.setattr(collector_module, "ask_landed_ends", note_call("landed ends"))
+    monkeypatch.setattr(RequestLook, "ask", note_call("requests"))
     figures = KpiCollector(LagSettings(clickhouse_url="http://127.0.0.1:1"), lambda: 75.0)
     figures.start()
     try:
         assert all_asked.wait(60)
     finally:
         figures.stop()
-    assert asked == {"key figures": (75.0,), "integrity": (75.0,), "landed ends": ()}
+    assert asked == {"key figures": (75.0,), "integrity": (75.0,), "landed ends": (), "requests": (75.0,)}
 
 
 FIGURES = KeyFigures(
@@ -77,6 +80,53 @@ def test_known_figures_have_a_series_each() -> None:
     assert found["sessionary_clickhouse_disk_free_ratio", "default"] == 0.25
     assert found["sessionary_clickhouse_artifacts_overdue",] == 3
     assert found["sessionary_clickhouse_tenant_bytes_max",] == 70
+
+
+class FakeComparison:
+    """Answers comparisons of topics; `asked`: how far each looked back (s)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.faults: list[EndFault] = []
+        self.unread: list[str] = []
+        self.asked: list[int] = []
+        self.now_s = 1_000_000.0
+        monkeypatch.setattr("sessionary.infra.kpi.integrity.time.time", lambda: self.now_s)
+        monkeypatch.setattr(topic_counts, "compare_topics", self.compare)
+        self.look = RequestLook(LagSettings(clickhouse_url="http://127.0.0.1:1", integrity_window_s=7_200))
+
+    def compare(self, _s: object, _f: object, since_s: int, late_s: int, _t: float, topics: object) -> TopicComparison:
+        assert topics == topic_counts.REQUEST_TOPICS
+        self.asked.append(int(self.now_s) - since_s)
+        return TopicComparison(self.faults, [*self.unread], self.unread)
+
+    def ask(self, later_s: float = 0.0, behind_s: float = 0.0) -> dict[str, int]:
+        """Let time pass; return the findings of the next look that are not 0."""
+        self.now_s, self.asked = self.now_s + later_s, []
+        return {kind: number for kind, number in self.look.ask(behind_s).by_fault.items() if number}
+
+
+def test_a_look_at_the_requests_reads_only_what_is_new_until_there_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = FakeComparison(monkeypatch)
+    assert (topics.ask(), topics.asked) == ({}, [7_200])
+    assert (topics.ask(300, behind_s=60), topics.asked) == ({}, [300 + 120 + 600])
+    topics.faults = [EndFault("cleanup_missing", 1, 4, 10, 19), EndFault("cleanup_missing", 2, 1, 0, 9)]
+    assert (topics.ask(300), topics.asked) == ({"cleanup_missing": 2}, [300 + 180 + 600, 7_200])
+    assert (topics.ask(300), topics.asked) == ({"cleanup_missing": 2}, [7_200])
+    topics.faults = []  # dismissed, or out of the window
+    assert (topics.ask(300), topics.asked) == ({}, [7_200])
+    assert (topics.ask(300), topics.asked) == ({}, [300 + 120 + 600])
+    assert (topics.ask(90_000), topics.asked) == ({}, [7_200])
+    assert set(topics.look.ask(0.0).by_fault) == {*topic_counts.count_faults(topic_counts.REQUEST_TOPICS)}
+
+
+def test_a_topic_that_cannot_be_read_is_no_topic_without_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = FakeComparison(monkeypatch)
+    topics.ask()
+    topics.unread = ["p.cleanup is not compared: Kafka did not answer"]
+    with pytest.raises(Unavailable, match="cleanup is not compared"):
+        topics.ask(300)
+    topics.unread = []
+    assert (topics.ask(300), topics.asked) == ({}, [600 + 120 + 600])
 
 
 def test_what_is_unknown_has_no_series_and_no_zero() -> None:

@@ -201,6 +201,23 @@ def test_a_request_waits_for_a_handler_of_its_service() -> None:
     assert calls == ["billing"]
 
 
+def test_a_request_that_an_operator_repeats_is_handled_once() -> None:
+    client, memory = memory_client("acme", "billing")
+    calls: list[str] = []
+    session = client.session(user_id="u")
+    session.close()
+    for _ in range(2):
+        memory.operator.ask_again(session, "the broker lost it")
+    first, *again = memory.cleanups(session.session_id)
+    assert [asked._replace(reason=first.reason) for asked in again] == [first, first]
+    client.on_cleanup(lambda asked: calls.append(asked.cleanup_id))
+    memory.advance(1)
+    assert calls == [first.cleanup_id]
+    memory.operator.ask_again(session)  # it is confirmed, so nothing is open
+    memory.advance(1)
+    assert (len(memory.cleanups(session.session_id)), calls) == (3, [first.cleanup_id])
+
+
 def test_time_is_not_advanced_by_a_handler() -> None:
     client, memory = memory_client()
     errors: list[RuntimeError] = []

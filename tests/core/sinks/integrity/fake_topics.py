@@ -75,7 +75,7 @@ class FakeTopics:
         self.read: list[tuple[str, int]] = []
         self._pending: list[FakeMessage] = []
 
-    def append(self, topic: str, partition: int, transaction: TransactionId, at_s: float) -> None:
+    def append(self, topic: str, partition: int, transaction: TransactionId | None, at_s: float) -> None:
         """Append a record of a transaction."""
         place = topic, partition
         offset = self._end(place)

@@ -215,3 +215,30 @@ def test_what_an_open_transaction_hides_is_not_missing(pipeline: Pipeline) -> No
     pipeline.topics.append("p.quotas", 1, (1, 4), pipeline.now_s)
     pipeline.topics.records["p.cleanup", 1].pop()
     assert pipeline.compare().faults == [EndFault("cleanup_missing", 1, 1, 30, 39)]
+
+
+@pytest.mark.parametrize("topic", ["audit", "rejected"])
+def test_what_a_sink_reads_is_compared_with_its_topic_too(pipeline: Pipeline, topic: str) -> None:
+    for number in (1, 2, 3):
+        pipeline.write(number, **dict.fromkeys([topic], 2))
+    pipeline.topics.records[f"p.{topic}", 1].pop(2)
+    pipeline.topics.append(f"p.{topic}", 1, (1, 3), pipeline.now_s)
+    assert pipeline.compare().faults == [
+        EndFault(f"{topic}_topic_missing", 1, 1, 20, 29),
+        EndFault(f"{topic}_topic_doubled", 1, 1, 30, 39),
+    ]
+    settings = SinkGroupSettings(topic_prefix="p", partitions=PARTITIONS)
+    requests = compare_topics(settings, pipeline.batches.fetch_rows, topics=topic_counts.REQUEST_TOPICS)
+    assert requests.faults == []
+    assert f"{topic}_topic_missing" in topic_counts.count_faults(topic_counts.COUNTED_TOPICS)
+
+
+def test_outputs_that_name_no_transaction_are_not_missing(pipeline: Pipeline) -> None:
+    """Those of an older release; what followed them by some minutes is compared."""
+    pipeline.write(1, age_s=3 * HOUR_S, audit=1, lost=True)
+    pipeline.topics.append("p.audit", 1, None, pipeline.now_s - 3 * HOUR_S)
+    pipeline.write(2, audit=1)
+    pipeline.write(3, age_s=HOUR_S, audit=1, lost=True)
+    found = pipeline.compare()
+    assert found.faults == [EndFault("audit_topic_missing", 1, 1, 30, 39)]
+    assert any(note.startswith("p.audit is compared from ") for note in found.notes)

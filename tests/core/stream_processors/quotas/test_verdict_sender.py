@@ -16,7 +16,13 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.quotas import verdict_sender
 from sessionary.stream_processors.quotas.settings import QuotaSettings
-from sessionary.stream_processors.quotas.verdict_sender import REPEAT_MS, REPEAT_MS_MAX, VerdictSender, quotas_job
+from sessionary.stream_processors.quotas.verdict_sender import (
+    CHECK_MS,
+    REPEAT_MS,
+    REPEAT_MS_MAX,
+    VerdictSender,
+    quotas_job,
+)
 from sessionary.stream_processors.runtime.ticker import RENEW_MS
 from tests.auditor.signatures import SECRETS, is_signed
 
@@ -130,6 +136,28 @@ def test_accounts_of_tokens_are_counted_by_whether_these_are_used_up(monkeypatch
     assert rig.attend(1) == [("a", False)]
     claims = rig.sender.gauges["sessionary_processor_quota_claims"]()
     assert claims == {"waiting": 0, "granted": 0, "taken": 0, "rejected": 1}
+
+
+def test_each_hour_those_that_hold_a_slot_are_asked_and_the_lost_release_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = SenderRig(monkeypatch)
+    rig.attend()
+    rig.tell("requested", "a")
+    assert rig.attend() == [("a", True)]
+    rig.tell("taken", "a")
+    rig.attend(REPEAT_MS)
+    rig.tell("requested", "b")
+    assert rig.attend(CHECK_MS - 2 * REPEAT_MS) == [("b", False)]
+    rig.tell("released", "b")
+    assert rig.attend(2 * REPEAT_MS) == [("a", True)]
+    assert rig.attend(REPEAT_MS) == []
+    rig.tell("taken", "a")  # it holds it still
+    assert rig.attend(CHECK_MS) == [("a", True)]
+    rig.tell("released", "a")  # its release had been lost
+    assert rig.attend(2 * CHECK_MS) == []
+    rig.tell("requested", "c")
+    assert rig.attend() == [("c", True)]
 
 
 def test_the_pause_between_two_repetitions_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.codec.record_sizes import LIST_MAX, batch_bytes
-from sessionary.schemas.headers import find_transaction, transaction_header
+from sessionary.schemas.headers import TRANSACTION, find_transaction, transaction_header
 from sessionary.schemas.limits import ITEMS_MAX, NAME_CHARACTERS_MAX
 from sessionary.schemas.records import (
     AuditRecord,
@@ -162,7 +162,7 @@ def test_an_audit_record_is_cut_to_the_size_that_the_rules_in_force_allow() -> N
     assert found == [16_006, 1_001]
 
 
-def test_each_request_is_counted_and_names_its_transaction() -> None:
+def test_each_output_is_counted_and_names_its_transaction() -> None:
     """Two of one topic: a number, not a mark."""
     emitted: list[Emitted] = []
     for stream, record in REQUESTS.items():
@@ -213,7 +213,11 @@ def traces_written(rig: JobRig, offset: int) -> dict[str, object]:
     for topic, key, value, headers in records:
         trace_bytes = 0 if headers is None else len(TRACEPARENT) + len("traceparent") + 3
         assert batch_bytes(key, value) + trace_bytes <= LIMITS[topic], topic
-    return {topic.rpartition(".")[2]: headers for topic, _, _, headers in records if "changelog" not in topic}
+    written = [
+        (topic.rpartition(".")[2], headers or []) for topic, _, _, headers in records if "changelog" not in topic
+    ]
+    assert all(find_transaction(headers) is not None for topic, headers in written if topic != "batches")  # type: ignore[arg-type]
+    return {topic: [each for each in headers if each[0] != TRANSACTION] or None for topic, headers in written}
 
 
 def test_audit_and_rejection_carry_the_trace_of_their_event() -> None:
@@ -236,7 +240,7 @@ def test_what_time_causes_carries_no_event_s_trace() -> None:
     assert traces_written(rig, record.source_offset)["audit"] is None
 
 
-@pytest.mark.parametrize(("spare", "has_trace"), [(0, False), (40, False), (100, False), (300, True)])
+@pytest.mark.parametrize(("spare", "has_trace"), [(64, False), (100, False), (300, True)])
 def test_an_audit_record_that_fits_only_without_its_trace_is_written_without(spare: int, has_trace: bool) -> None:
     found: list[AuditRecord] = []
     output_bytes_max = NEWEST_RULES.output_bytes_max

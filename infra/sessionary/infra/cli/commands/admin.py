@@ -79,7 +79,8 @@ def _quote_for_fish(value: str) -> str:
 # Grants and row policies of one tenant's user of ClickHouse, as statements.
 #
 # Views run with the caller's rights, so a policy on each table holds for every view over it. Tables
-# without a tenant (transactions, dead letters, settings) are not granted.
+# without a tenant (transactions, dead letters, settings) are not granted. Nor is one that operators
+# write for each other: it has a policy all the same, for a user with wider rights.
 
 
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -88,6 +89,7 @@ _TABLES: Final = (
     "AND table IN (SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree') "
     "ORDER BY found"
 )
+_OPERATORS: Final = frozenset({"dismissed_faults"})
 _VIEWS: Final = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine = 'View' ORDER BY name"
 
 
@@ -115,6 +117,7 @@ def tenant_rights(source: ClickHouseClient, tenant: str, user: str) -> list[str]
     policies = tenant_policies(source, tenant)
     if not policies:
         raise Invalid("invalid_value", f"database {source.database} has no tables; run: sessionary db migrate")
+    granted = [policy.table for policy in policies if policy.table not in _OPERATORS]
     views = [str(row["name"]) for row in source.fetch_rows(_VIEWS)]
     database, name = source.database, f"`{user} reads {re.sub('[^A-Za-z0-9_.-]', '_', tenant)}`"
     return [
@@ -122,7 +125,7 @@ def tenant_rights(source: ClickHouseClient, tenant: str, user: str) -> list[str]
             f"CREATE ROW POLICY OR REPLACE {name} ON {database}.{table} FOR SELECT USING {condition} TO `{user}`"
             for table, condition in policies
         ),
-        *(f"GRANT SELECT ON {database}.{each} TO `{user}`" for each in [*(p.table for p in policies), *views]),
+        *(f"GRANT SELECT ON {database}.{each} TO `{user}`" for each in [*granted, *views]),
     ]
 
 

@@ -288,12 +288,12 @@ def _check_integrity(settings: ClickHouseSettings) -> str:
 
 def _check_landed_ends(groups: SinkGroupSettings, clickhouse: ClickHouseSettings) -> str:
     from sessionary.sinks.integrity.landed_ends import find_end_faults
-    from sessionary.sinks.integrity.topic_counts import compare_topics
+    from sessionary.sinks.integrity.topic_counts import REQUEST_TOPICS, compare_topics
 
     fetch_rows = ClickHouseClient(clickhouse).fetch_rows
     faults = find_end_faults(groups, fetch_rows, _ENDS_S)
     # A busy pipeline writes too many requests to read a day of them here: the command does.
-    compared = compare_topics(groups, fetch_rows, int(time.time()) - _REQUESTS_S, LATE_S, _ENDS_S)
+    compared = compare_topics(groups, fetch_rows, int(time.time()) - _REQUESTS_S, LATE_S, _ENDS_S, REQUEST_TOPICS)
     if faults := faults + compared.faults:
         found = ", ".join(f"{fault.fault}: partition {fault.partition}" for fault in faults)
         raise _CheckError(

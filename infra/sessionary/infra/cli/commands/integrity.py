@@ -12,7 +12,7 @@ from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_clie
 from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.environment import stack_environment
-from sessionary.infra.kpi.integrity import LATE_S, table_of_fault
+from sessionary.infra.kpi.integrity import KNOWN_FAULTS, LATE_S, table_of_fault
 from sessionary.schemas.errors import Invalid, Unavailable
 
 _COLUMNS: Final = ("fault", "rows", "partition", "first_offset", "last_offset", "session_id", "tenant_id")
@@ -57,7 +57,8 @@ def check_command(
         show_rows(found.faults, as_json=as_json, columns=_COLUMNS)
         raise CheckFailed(
             f"{len(found.faults)} faults: missing rows come back with sessionary integrity repair, if Kafka still has "
-            "them; ClickHouse merges doubled rows by itself; requests that Kafka has lost or doubled stay so"
+            "them; ClickHouse merges doubled rows by itself; requests that Kafka has lost are sent again by sessionary "
+            "session ask-again --all; what it has doubled stays so"
         )
     if away := away or found.away:
         raise away
@@ -182,12 +183,14 @@ def dismiss_command(
 
     Checks all times, as integrity check does, and keeps the faults of this kind in the table
     dismissed_faults. No check reports them again, unless they have more rows or other offsets.
-    Prints what was dismissed. The exit code is 4 if there is no such fault.
+    Prints what was dismissed. The exit code is 4 if there is no such fault, 5 for a name that no
+    fault has.
     """
     from sessionary.infra.topics import count_brokers
 
     if not reason.strip() or not by.strip():
         raise Invalid("invalid_value", "--reason and --by say why and who: give each some text")
+    _check_fault_name(fault)
     count_brokers(kafka_settings(data))  # other questions to Kafka wait for longer
     all_found = find_faults(data, late_s=late_s)
     found = [
@@ -202,6 +205,19 @@ def dismiss_command(
     kept = [{**row, "reason": reason, "dismissed_by": by} for row in found]
     clickhouse_client(data).insert_rows("dismissed_faults", kept)
     show_rows(found, as_json=as_json, columns=_COLUMNS)
+
+
+def _check_fault_name(fault: str) -> None:
+    """Raise `Invalid` for a name that no fault has; it has the names that look like it."""
+    from difflib import get_close_matches
+
+    from sessionary.sinks.integrity.landed_ends import END_FAULTS
+    from sessionary.sinks.integrity.topic_counts import COUNTED_TOPICS, count_faults
+
+    names = (*KNOWN_FAULTS, *END_FAULTS, *count_faults(COUNTED_TOPICS))
+    if fault not in names:
+        close = ", ".join(get_close_matches(fault, names)) or "see sessionary integrity check"
+        raise Invalid("invalid_value", f"there is no kind of fault {fault!r}: {close}")
 
 
 class FoundFaults(NamedTuple):

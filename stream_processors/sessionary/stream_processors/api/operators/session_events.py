@@ -37,6 +37,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import (
     EVENT_TYPES,
     Payload,
+    RequestsRepeated,
     SessionMigrationAborted,
     SessionMigrationOffered,
     SessionPaused,
@@ -59,6 +60,7 @@ from sessionary.schemas.limits import (
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Envelope
 from sessionary.stream_processors.access import Caller
+from sessionary.stream_processors.api.lists import describe_open
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_object
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.session_poll import tenant_of_operator, verdict_document
@@ -272,6 +274,11 @@ class SessionEvents:
                 raise _rejected(rejection, event_type, row)
         raise not_ready(f"the session's epoch changed {ATTEMPTS_MAX} times while the event was judged ({rejection})")
 
+    def list_open(self, row: SessionState) -> list[dict[str, Any]]:
+        """Return the open requests of a session whose partition is open here. Raises `Problem`."""
+        partition = partition_of(SessionKey(row.tenant_id, row.session_id).encoded(), self._settings.partitions)
+        return describe_open(row, self._open_owner(partition).state)
+
     def _open_owner(self, partition: int) -> PartitionOwner:
         """Return the partition's owner. Raises `Problem` unless it is open, and surely ours."""
         owner = self._assignment.owners.get(partition)
@@ -370,6 +377,7 @@ def _rejected(reason: str, event_type: str, row: SessionState) -> Problem:
 #     POST /v1/sessions/{session_id}/pause                   {"reason": text, "hold_ms": ms}
 #     POST /v1/sessions/{session_id}/resume|cancel           {"reason": text}
 #     POST /v1/sessions/{session_id}/approve|deny          {"reason": text, "question_id": id}
+#     POST /v1/sessions/{session_id}/ask-again             {"reason": text}
 #
 # `hold_ms`, and both fields of an answer, may be missing. All need the role operator. A token of no
 # tenant names the session's, as `?tenant=…`.
@@ -417,6 +425,24 @@ class PeoplePages:
     async def deny(self, request: Request) -> Response:
         """Answer `POST …/deny` with a `JudgedEvent`. Raises `Problem`."""
         return await self._act(request, "deny", lambda reason, asked: _answer(reason, asked, approved=False))
+
+    async def ask_again(self, request: Request) -> Response:
+        """Answer `POST …/ask-again` with the `AskedAgain` requests. Raises `Problem`."""
+        caller = self._events.require_operator(request)
+        reason = require_text("reason", (await parse_object(request)).get("reason"))
+        requests: list[dict[str, Any]] = []
+
+        def payload_of(row: SessionState) -> Payload:
+            requests[:] = self._events.list_open(row)
+            if not requests:
+                raise Problem(409, "nothing_open", "Nothing open", "no request of the session is open")
+            return RequestsRepeated(reason, as_operator=True)
+
+        event = PersonsEvent("ask-again", caller.principal, payload_of)
+        judged = await self._events.judge_event(request, caller, event)
+        if isinstance(judged, Response):
+            return judged
+        return json_response({**judged_document(judged), "requests": requests})
 
     async def _act(
         self,

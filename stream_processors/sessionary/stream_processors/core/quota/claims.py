@@ -101,7 +101,7 @@ def admit_waiting(row: TenantQuota, limits: TenantLimits, now_ms: int) -> Tenant
 def verdict_on(row: TenantQuota, claim: QuotaClaim, instance: str) -> QuotaVerdict:
     """Return the verdict for a claim's session; `instance` sends it. It is not acknowledged yet."""
     token_limit = row.token_limit if claim.state == "over_tokens" else None
-    granted = claim.state == "granted"
+    granted = claim.state in HOLDING
     return QuotaVerdict(row.quota, claim.run_id, claim.offset, granted, row.limit, instance, token_limit)
 
 

@@ -15,13 +15,13 @@ keeps no tokens.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import UsageRecorded
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import AuditRecord, QuotaNotice, QuotaVerdict, SessionState
-from sessionary.schemas.types import QuotaName, QuotaStep, Rejection, RuleSet, SessionQuota
+from sessionary.schemas.types import QuotaName, QuotaStep, Rejection, RuleSet, RunQuota, SessionQuota
 from sessionary.stream_processors.core.judge import Arrival
 from sessionary.stream_processors.core.model import OutputCause
 from sessionary.stream_processors.core.run.changes import QUOTA, describe_limit
@@ -56,6 +56,37 @@ def receive_verdict(row: SessionState, verdict: QuotaVerdict, at_ms: int) -> Seq
     ended = Transitioned(_FAILED_START, at_ms, QUOTA_EXCEEDED, reason)
     rejected = ClaimRejected(Rejection(claim.offset, QUOTA_EXCEEDED, claim.event_id))
     return rejected, ended, *facts_of_change(row, ended, at_ms)
+
+
+class ClaimAnswered(NamedTuple):
+    """The quotas are told again whether a claim that they asked about holds its slot.
+
+    A verdict that is repeated on a claim asks for it. So a notice that was lost keeps no slot.
+    """
+
+    notice: QuotaNotice
+
+    def apply(self, row: Any) -> Any:
+        """Return the session as it is; None if there is none any more."""
+        return row
+
+    def report(self, session: SessionKey, row: Any, after: Any, arrival: Any, cause: OutputCause) -> list[QuotaNotice]:
+        """Notify the quotas."""
+        return [self.notice]
+
+
+def answer_verdict(
+    session: SessionKey, verdict: QuotaVerdict, claim: SessionQuota | RunQuota | None
+) -> Sequence[ClaimAnswered]:
+    """Return the answer to a verdict that changes nothing; `claim`: what the row has, if any.
+
+    No answer to a verdict on a claim that still waits: another verdict will follow.
+    """
+    is_held = claim is not None and claim.offset == verdict.offset
+    if verdict.quota == "UNKNOWN" or (is_held and claim is not None and not claim.granted):
+        return ()
+    step: QuotaStep = "taken" if is_held else "released"
+    return (ClaimAnswered(QuotaNotice(verdict.quota, step, *session, verdict.run_id, verdict.offset)),)
 
 
 def claim_notices(row: SessionState | None, after: SessionState) -> Sequence[QuotaNotice]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey, run_key, split_child_key
 from sessionary.schemas.limits import CHILDREN_MAX
-from sessionary.schemas.records import QuotaVerdict, RunTombstone, SessionState
+from sessionary.schemas.records import QuotaVerdict, RunState, RunTombstone, SessionState
 from sessionary.schemas.types import OpenRun, SessionQuota
 from sessionary.stream_processors.core.family import ChildFamily, SessionArrival
 from sessionary.stream_processors.core.judge import Arrival, Objection
@@ -15,7 +15,7 @@ from sessionary.stream_processors.core.run.changes import ClaimMoved, end_sessio
 from sessionary.stream_processors.core.run.changes import receive_verdict as receive_run_verdict
 from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open
 from sessionary.stream_processors.core.run.transitions import QUOTA_REQUESTED, RunRow
-from sessionary.stream_processors.core.session.admission import SESSION_QUOTA, receive_verdict
+from sessionary.stream_processors.core.session.admission import SESSION_QUOTA, answer_verdict, receive_verdict
 from sessionary.stream_processors.core.session.clocks import INACTIVITY
 from sessionary.stream_processors.core.session.facts import (
     RunClosed,
@@ -120,15 +120,21 @@ def with_quota_claim(row: SessionState, arrival: Arrival) -> SessionState:
 def decide_quota_verdict(row: object, arrival: SessionArrival, verdict: QuotaVerdict, rows: RowLookup) -> Decision:
     """Judge a verdict on the claim of a session, or of one of its runs.
 
-    The run's row says whether its claim is open.
+    The run's row says whether its claim is open. A verdict that changes nothing is answered, also
+    if there is no session any more: the quotas repeat one until they know.
     """
     if not isinstance(row, SessionState):
-        return Decision(())
+        return Decision(answer_verdict(arrival.session, verdict, None))
     if verdict.quota == SESSION_QUOTA:
-        return Decision(receive_verdict(row, verdict, arrival.now_ms))
+        changed = receive_verdict(row, verdict, arrival.now_ms)
+        return Decision(changed or answer_verdict(arrival.session, verdict, row.quota))
     key = run_key(*arrival.session, verdict.run_id)
-    after, facts = receive_run_verdict(rows.get_row(key), verdict, arrival.now_ms)
-    return Decision(facts, writes={key: after})
+    run = rows.get_row(key)
+    after, facts = receive_run_verdict(run, verdict, arrival.now_ms)
+    if facts:
+        return Decision(facts, writes={key: after})
+    claim = run.quota if isinstance(run, RunState) else None
+    return Decision(answer_verdict(arrival.session, verdict, claim))
 
 
 def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> Decision:

@@ -30,6 +30,7 @@ from sessionary.stream_processors.core.session.facts import (
     MigrationMoved,
     PhaseMoved,
     Rejected,
+    RequestsAsked,
     RunClosed,
     RunEventTaken,
     RunOpened,
@@ -177,9 +178,10 @@ def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
         after = after._replace(holder_epoch=after.epoch)
     if row.quota is not None and transition.target == "Terminated":
         after = after._replace(quota=None)
-    if not requested_actions(after, fact):
+    actions = requested_actions(after, fact)
+    if not actions:
         return after
-    return add_cleanup(after, now_ms)
+    return add_cleanup(after, now_ms, after.owner_service, after.epoch, fact.reason_code, actions)
 
 
 def requested_actions(after: SessionState, fact: Transitioned) -> tuple[str, ...]:
@@ -252,6 +254,7 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     MigrationMoved: move_migration,
     PhaseMoved: _move_phase,
     Rejected: _reject_event,
+    RequestsAsked: _number_only,
     RunClosed: _close_run,
     RunEventTaken: _keep_row,
     RunOpened: _open_run,

@@ -5,7 +5,7 @@ session. Runs and children act on their session by separate facts (`ChildFact`).
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
@@ -224,6 +224,13 @@ class RunEventTaken(NamedTuple):
     """An event of a detached run was applied outside Active, where it moves no clock."""
 
 
+class RequestsAsked(NamedTuple):
+    """An operator has the session's open requests sent again."""
+
+    requests: Sequence[Any]  # as `open_requests` returns them
+    reason: str | None  # for people
+
+
 class CleanupReleased(NamedTuple):
     """A clean-up was confirmed."""
 
@@ -318,6 +325,7 @@ SessionFact = (
     | RunClosed
     | RunEventTaken
     | TokensUsed
+    | RequestsAsked
     | CleanupReleased
     | DataClassified
     | ContextMeasured

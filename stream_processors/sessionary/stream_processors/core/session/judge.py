@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.errors import DecodeError, Invalid
-from sessionary.schemas.events import OPERATORS, SessionCreated
+from sessionary.schemas.events import OPERATORS, RequestsRepeated, SessionCreated
 from sessionary.schemas.ids import SessionKey, parse_key, partition_of
 from sessionary.schemas.records import QuotaVerdict, RulesActivation, SessionState, Tick, Tombstone
 from sessionary.schemas.types import Envelope, ProducerLedger, RuleSet, SessionLimits
@@ -69,6 +69,7 @@ from sessionary.stream_processors.core.session.facts import (
     LimitsOverridden,
     MigrationMoved,
     Rejected,
+    RequestsAsked,
     RunEventTaken,
     SessionFact,
     Transitioned,
@@ -82,6 +83,7 @@ from sessionary.stream_processors.core.session.migration import (
     object_to_content,
     object_to_migration_sender,
 )
+from sessionary.stream_processors.core.session.open_requests import open_requests
 from sessionary.stream_processors.core.session.people import is_by_operator, is_operators_cancellation
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_rejection, object_to_size
@@ -90,6 +92,7 @@ from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     CONTENT_CHANGES,
     MEMBERSHIP,
+    OPERATOR_EVENTS,
     OWNER_ONLY,
     TRANSITIONS,
     Transition,
@@ -283,7 +286,7 @@ def _decide_known(
     judged = (
         _object_to_payload(event)
         or _object_to_sender(rules, row, event, arrival)
-        or _judge_in_state(rules, row, event, arrival)
+        or _judge_in_state(rules, row, event, arrival, rows)
     )
     fact, moved = judged if isinstance(judged, MigrationJudgement) else (judged, _NO_FACTS)
     further = NOTHING
@@ -372,6 +375,8 @@ def _object_to_sender(
         return Objection("session_exists", "a session of this id exists")
     if name in MIGRATION_EVENTS:
         return object_to_migration_sender(row, event)
+    if name in OPERATOR_EVENTS:
+        return None if is_by_operator(event) else Objection("operator_only", f"{name} is an operator's to say")
     if name in OWNER_ONLY and envelope.service_id != row.owner_service and not is_by_operator(event):
         return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
     if envelope.service_id != row.owner_service:
@@ -390,7 +395,7 @@ def _object_to_other_service(row: SessionState, event: Event, arrival: SessionAr
 
 
 def _judge_in_state(
-    rules: SessionRules, row: SessionState, event: Event, arrival: SessionArrival
+    rules: SessionRules, row: SessionState, event: Event, arrival: SessionArrival, rows: RowLookup
 ) -> SessionFact | Objection | MigrationJudgement:
     """Judge an event of the right sender, epoch and owner by the session's state."""
     event_type = event.envelope.event_type
@@ -400,6 +405,8 @@ def _judge_in_state(
     if rule is not None:
         if event_type == "session_taken_over":
             return take_over_session(row, event, arrival)
+        if isinstance(event.payload, RequestsRepeated):
+            return RequestsAsked(open_requests(row, rows.get_row, arrival.now_ms), event.payload.reason)
         held = None if row.migration is None else object_to_content(row, event_type)
         return held or rule(row, event.payload, arrival.now_ms)
     if event_type in MIGRATION_EVENTS:

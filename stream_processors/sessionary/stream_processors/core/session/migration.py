@@ -111,9 +111,16 @@ def change_owner(row: SessionState, service_id: str, agent_id: str, producer_id:
     )
 
 
-def add_cleanup(row: SessionState, at_ms: int) -> SessionState:
-    """Return the row with one more clean-up; its id follows from the row's last audit number."""
-    cleanup = Cleanup(derived_id(row.tenant_id, row.session_id, row.audit_seq), at_ms, released=False)
+def add_cleanup(
+    row: SessionState, at_ms: int, service_id: str, epoch: int, reason_code: str, actions: Sequence[str]
+) -> SessionState:
+    """Return the row with one more clean-up, which `service_id` is asked for.
+
+    Its id follows from the row's last audit number.
+    """
+    cleanup_id = derived_id(row.tenant_id, row.session_id, row.audit_seq)
+    asked = service_id, epoch, reason_code, tuple(actions)
+    cleanup = Cleanup(cleanup_id, at_ms, False, *asked)  # noqa: FBT003 - the row's third field: not released yet
     return row._replace(cleanups=(*row.cleanups, cleanup)[-CLEANUPS_KEPT:])
 
 
@@ -140,7 +147,7 @@ def complete_migration(row: SessionState, fact: MigrationCompleted) -> SessionSt
     target = fact.migration.target_service
     owned = change_owner(row, target, fact.agent_id, fact.producer_id, fact.at_ms)
     completed = next_number(owned._replace(migration=fact.migration._replace(step="completed")))
-    return add_cleanup(completed, fact.at_ms)
+    return add_cleanup(completed, fact.at_ms, row.owner_service, row.epoch, CLEANUP_REASON, CLEANUP_ACTIONS)
 
 
 def abort_migration(row: SessionState, fact: MigrationAborted) -> SessionState:
@@ -165,23 +172,12 @@ def migration_records(
     )
     if isinstance(fact, MigrationMoved):
         reported = _reported(record, migration.step, migration.step, fact.reason)
-        return [reported, _migration_request(after, fact)]
+        return [reported, migration_request(after, migration, fact.at_ms)]
     if isinstance(fact, MigrationAborted):
         reported = _reported(record, "aborted", fact.reason_code, fact.reason)
         return [reported if fact.due_ms is None else at_due_time(reported, fact.due_ms, fact.at_ms)]
     reason = f"{migration.target_service} owns the session, after {row.owner_service}"
-    cleanup = CleanupRequest(
-        cleanup_id=after.cleanups[-1].cleanup_id,
-        tenant_id=after.tenant_id,
-        session_id=after.session_id,
-        service_id=row.owner_service,
-        epoch=row.epoch,
-        reason_code=CLEANUP_REASON,
-        reason=reason,
-        actions=CLEANUP_ACTIONS,
-        requested_at=fact.at_ms * 1000,
-        context_bytes=after.context_bytes,
-    )
+    cleanup = cleanup_request(after, after.cleanups[-1], reason)
     reported = _reported(record, "completed", CLEANUP_REASON, reason)
     return [reported._replace(cleanup_id=cleanup.cleanup_id, cleanup_actions=cleanup.actions), cleanup]
 
@@ -191,8 +187,24 @@ def _reported(record: AuditRecord, step: str, reason_code: str, reason: str) -> 
     return record._replace(event_type=event_type, migration_step=step, reason_code=reason_code, reason=reason)
 
 
-def _migration_request(after: SessionState, fact: MigrationMoved) -> MigrationRequest:
-    migration = fact.migration
+def cleanup_request(row: SessionState, cleanup: Cleanup, reason: str) -> CleanupRequest:
+    """Return the request for a clean-up that the row holds; `reason` is for people."""
+    return CleanupRequest(
+        cleanup_id=cleanup.cleanup_id,
+        tenant_id=row.tenant_id,
+        session_id=row.session_id,
+        service_id=cleanup.service_id,
+        epoch=cleanup.epoch,
+        reason_code=cleanup.reason_code,
+        reason=reason,
+        actions=cleanup.actions,
+        requested_at=cleanup.requested_at * 1000,
+        context_bytes=row.context_bytes,
+    )
+
+
+def migration_request(after: SessionState, migration: Migration, at_ms: int) -> MigrationRequest:
+    """Return the request to the target of a migration for its next step."""
     return MigrationRequest(
         migration_id=migration.migration_id,
         tenant_id=after.tenant_id,
@@ -205,7 +217,7 @@ def _migration_request(after: SessionState, fact: MigrationMoved) -> MigrationRe
         version=after.version,
         data_classes=after.data_classes,
         expires_at=migration.expires_at * 1000,
-        requested_at=fact.at_ms * 1000,
+        requested_at=at_ms * 1000,
     )
 
 

@@ -3,6 +3,7 @@
 Clean-up actions on a transition are those requested; a confirmation lists them as done or failed.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,7 +29,13 @@ from sessionary.stream_processors.core.run.changes import (
     TaskAdmitted,
     task_request,
 )
-from sessionary.stream_processors.core.session.admission import WAITS, claim_notices, report_admission, report_tokens
+from sessionary.stream_processors.core.session.admission import (
+    WAITS,
+    ClaimAnswered,
+    claim_notices,
+    report_admission,
+    report_tokens,
+)
 from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
@@ -41,13 +48,14 @@ from sessionary.stream_processors.core.session.facts import (
     MigrationCompleted,
     MigrationMoved,
     Rejected,
+    RequestsAsked,
     RunOpened,
     SessionAdmitted,
     TakenOver,
     TokensUsed,
     Transitioned,
 )
-from sessionary.stream_processors.core.session.migration import ReportedFact, migration_records
+from sessionary.stream_processors.core.session.migration import ReportedFact, cleanup_request, migration_records
 from sessionary.stream_processors.core.trail import SECURITY_REASONS, at_due_time, rejected_record, session_record
 
 
@@ -72,7 +80,7 @@ def _report_transition(
 
     A timer's change (`fact.due_ms` is set) occurred when it was due.
     """
-    cleanup = cleanup_request(session, after, fact)
+    cleanup = _requested_cleanup(after, fact)
     record = session_record(session, after, arrival, cause, "transition")
     record = record._replace(
         transition=fact.transition.id,
@@ -92,23 +100,11 @@ def _report_transition(
     return reported if row.quota is after.quota else [*reported, *claim_notices(row, after)]
 
 
-def cleanup_request(session: SessionKey, after: SessionState, fact: Transitioned) -> CleanupRequest | None:
-    """Return the clean-up that a transition asks for, or None. `after` has its id already."""
-    actions = requested_actions(after, fact)
-    if not actions:
+def _requested_cleanup(after: SessionState, fact: Transitioned) -> CleanupRequest | None:
+    """Return the clean-up that a transition asks for, or None. `after` holds it already."""
+    if not requested_actions(after, fact):
         return None
-    return CleanupRequest(
-        cleanup_id=after.cleanups[-1].cleanup_id,
-        tenant_id=session.tenant_id,
-        session_id=session.session_id,
-        service_id=after.owner_service,
-        epoch=after.epoch,
-        reason_code=fact.reason_code,
-        reason=fact.reason,
-        actions=actions,
-        requested_at=fact.at_ms * 1000,
-        context_bytes=after.context_bytes,
-    )
+    return cleanup_request(after, after.cleanups[-1], fact.reason)
 
 
 def _report_rejection(
@@ -173,6 +169,22 @@ def _report_release(
             host_lost=released.host_lost,
         )
     ]
+
+
+def _report_asked(
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: RequestsAsked,
+    arrival: Arrival,
+    cause: OutputCause,
+) -> list[Any]:
+    """Report how many requests of each kind are sent again, and send them."""
+    counts = Counter(_STREAMS[type(request)] for request in fact.requests)
+    what = ", ".join(f"{stream} {number}" for stream, number in sorted(counts.items())) or "nothing was open"
+    record = session_record(session, after, arrival, cause, "repeat")
+    reason = what if fact.reason is None else f"{what}: {fact.reason}"
+    return [record._replace(reason_code="asked_again", reason=reason), *fact.requests]
 
 
 def _report_override(
@@ -252,13 +264,14 @@ _REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
     MigrationCompleted: _report_migration,
     MigrationMoved: _report_migration,
     Rejected: _report_rejection,
+    RequestsAsked: _report_asked,
     RunOpened: _report_opened_run,
     SessionAdmitted: report_admission,
     TakenOver: _report_take_over,
     TokensUsed: report_tokens,
     Transitioned: _report_transition,
 }
-REPORTED_FACTS: Final = frozenset({*_REPORTS, ClaimMoved, RunChanged, RunRejected, TaskAdmitted})
+REPORTED_FACTS: Final = frozenset({*_REPORTS, ClaimAnswered, ClaimMoved, RunChanged, RunRejected, TaskAdmitted})
 _STREAMS: Final[dict[type[Any], Stream]] = {
     AuditRecord: "audit",
     CleanupRequest: "cleanup",

@@ -343,17 +343,24 @@ CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated", "checkpoint_sa
 # The owning service, or an operator, decides who is a member.
 MEMBERSHIP = frozenset({"agent_registered"})
 
+# Only an operator may send these.
+OPERATOR_EVENTS = frozenset({"requests_repeated"})
+
 # Possible until the session ends.
 SIGNS_OF_LIFE = frozenset({"heartbeat", "session_taken_over"})
 
 # Accepted without a change of state.
 ACCEPTED: dict[SessionStateName, frozenset[str]] = {
-    "Idle": SIGNS_OF_LIFE | {"session_phase_changed"},
-    "Active": WORK | CONTENT | SIGNS_OF_LIFE | {"session_phase_changed", "state_updated", "resources_released"},
-    "Paused": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | {"resources_released"},
-    "Timeout": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | {"resources_released"},
-    "Error": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | {"session_phase_changed", "resources_released"},
-    "Terminated": frozenset({"session_phase_changed", "resources_released"}),
+    "Idle": SIGNS_OF_LIFE | OPERATOR_EVENTS | {"session_phase_changed"},
+    "Active": WORK
+    | CONTENT
+    | SIGNS_OF_LIFE
+    | OPERATOR_EVENTS
+    | {"session_phase_changed", "state_updated", "resources_released"},
+    "Paused": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"resources_released"},
+    "Timeout": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"resources_released"},
+    "Error": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"session_phase_changed", "resources_released"},
+    "Terminated": OPERATOR_EVENTS | {"session_phase_changed", "resources_released"},
     "Archived": frozenset(),
 }
 
@@ -388,6 +395,7 @@ __all__ = [
     "CONTENT",
     "CONTENT_CHANGES",
     "MEMBERSHIP",
+    "OPERATOR_EVENTS",
     "OWNER_ONLY",
     "PHASES",
     "PROCESSOR_EVENTS",

@@ -301,7 +301,9 @@ def test_doctor_compares_the_requests_of_some_minutes_and_says_which_it_could_no
     """A day of them takes longer than a check may, if the pipeline is busy."""
     asked: list[tuple[int, float]] = []
 
-    def compare(_groups: object, _fetch: object, since_s: int, _late_s: int, timeout_s: float) -> TopicComparison:
+    def compare(
+        _groups: object, _fetch: object, since_s: int, _late_s: int, timeout_s: float, topics: object
+    ) -> TopicComparison:
         asked.append((since_s, timeout_s))
         return TopicComparison([], ["p.cleanup is not compared: the logs were not read in 10 s"])
 

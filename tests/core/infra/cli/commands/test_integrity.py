@@ -97,3 +97,21 @@ def test_a_repair_gives_each_fault_that_is_left_its_cause(
     assert said["history_end_missing"].endswith("let --from include it")
     assert said["audit_dead_letters"].endswith("see sink_dead_letters")
     assert all(asked == servers.faults for asked in asked)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("audit_row_missing", "no kind of fault 'audit_row_missing': audit_rows_missing"),
+        ("cleanup_lost", "no kind of fault 'cleanup_lost'"),
+        ("", "no kind of fault ''"),
+    ],
+)
+def test_a_misspelt_fault_is_refused_before_any_server_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fault: str, said: str
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("sessionary.infra.topics.count_brokers", asked.append)
+    assert run(["integrity", "dismiss", fault, "--reason", "known", "--by", "ann"]) == 5
+    assert said in capfd.readouterr().err
+    assert asked == []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.codec import Event, encode_event
+from sessionary.schemas.events import RequestsRepeated
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.operators import session_events
@@ -257,3 +258,35 @@ def test_an_operator_of_a_tenant_reaches_that_tenant_alone(tmp_path: Path) -> No
 
     (sent,) = tell(tmp_path, story).sent
     assert sent.envelope.actor == "alice"
+
+
+def test_an_operator_lists_the_open_requests_of_a_session_and_has_them_sent_again(tmp_path: Path) -> None:
+    async def story(server: Server, kafka: Kafka) -> None:
+        session_id = kafka.agent.key.session_id
+        nothing = await act(server, kafka, "ask-again")
+        assert (nothing.status, nothing.body["reason"]) == (409, "nothing_open")
+        assert (await server.ask(b"/v1/open-requests", b"Bearer op")).body["open_requests"] == []
+        assert kafka.rig.send(kafka.agent, "session_terminated", reason="closed") == "applied"
+        cleanup_id = kafka.rig.row_of(kafka.agent).cleanups[0].cleanup_id
+        request = {"topic": "cleanup", "id": cleanup_id, "service_id": "billing", "what": "closed"}
+        head = {"tenant_id": "acme", "session_id": session_id, "owner_service": "billing", "state": "Terminated"}
+        for path in (
+            "/v1/open-requests",
+            "/v1/open-requests?tenant=acme",
+            f"/v1/open-requests?session_id={session_id}",
+        ):
+            listed = await server.ask(path.encode(), b"Bearer op")
+            assert listed.body["open_requests"] == [{**head, "requests": [request]}], path
+        other = await server.ask(b"/v1/open-requests?session_id=" + session_id[1:].encode(), b"Bearer op")
+        assert other.body["open_requests"] == []
+        assert (await server.ask(b"/v1/open-requests", b"Bearer token")).body["open_requests"] != []
+        first, second = [await act(server, kafka, "ask-again", key="k1") for _ in range(2)]
+        assert (first.status, first.body["requests"], first.body) == (200, [request], second.body)
+        assert (await act(server, kafka, "ask-again", {})).status == 400
+        assert (await act(server, kafka, "ask-again", auth=b"Bearer token")).status == 403
+
+    kafka = tell(tmp_path, story)
+    (event,) = kafka.sent
+    assert event.payload == RequestsRepeated("look", as_operator=True)
+    ((_, again),) = kafka.rig.outcomes[-1].records_on("cleanup")
+    assert again.cleanup_id == kafka.rig.row_of(kafka.agent).cleanups[0].cleanup_id

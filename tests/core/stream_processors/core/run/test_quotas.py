@@ -107,12 +107,12 @@ def test_a_verdict_counts_once_and_for_its_claim_only() -> None:
     for granted in (True, False):
         assert rig.decide(asked, granted=granted) == "tick"
         assert rig.found() == before[1]
-        assert (rig.notices(), rig.changes()) == ([], [])
+        assert (rig.notices(), rig.changes()) == ([("taken", "r1", asked)], [])
     assert rig.say("run_cancelled") == "applied"
     assert rig.notices() == [("released", "r1", asked)]
     assert rig.decide(asked) == "tick"
     assert rig.state() == "cancelled"
-    assert rig.notices() == []
+    assert rig.notices() == [("released", "r1", asked)]
 
 
 def test_a_rejected_run_has_its_record_and_reason_and_no_row() -> None:

@@ -5,6 +5,7 @@
     calls       call unknown, resolve: tool calls whose outcome is unknown
     artifacts   artifact sweep: mark expired artifacts, remove them a week later
     people      session pause, resume, cancel, claim; question list, approve, deny
+    ask_again   session ask-again: open requests are sent again
     moves       session move, moves, drain: sessions move between services
     spool       spool list, verify, drain
 

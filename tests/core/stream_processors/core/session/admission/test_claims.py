@@ -41,10 +41,10 @@ class WaitingRig(OracleRig):
         verdict = QuotaVerdict("live_sessions", run_id, offset, granted, 2, "q1")
         return self.append(self.agent.key.encoded(), encode_record(verdict))
 
-    def notices(self) -> list[str]:
+    def notices(self, offset: int | None = None) -> list[str]:
         """Return what the quotas were just reported."""
         reported = [record for _, record in self.outcomes[-1].records_on("quotas")]
-        wanted = "live_sessions", self.agent.key.session_id, "", self.asked
+        wanted = "live_sessions", self.agent.key.session_id, "", self.asked if offset is None else offset
         assert all((one.quota, one.session_id, one.run_id, one.offset) == wanted for one in reported)
         return [one.step for one in reported]
 
@@ -108,7 +108,7 @@ def test_a_verdict_counts_once_and_for_its_claim_only() -> None:
     rig = WaitingRig()
     for offset in (rig.asked - 1, rig.asked + 1):
         assert rig.decide(offset=offset) == "tick"
-        assert rig.notices() == []
+        assert rig.notices(offset) == ["released"]
     runs = QuotaVerdict("concurrent_runs", "", rig.asked, False, 2, "q1")
     rig.append(rig.agent.key.encoded(), encode_record(runs))
     assert rig.row_of(rig.agent).quota is not None
@@ -117,11 +117,28 @@ def test_a_verdict_counts_once_and_for_its_claim_only() -> None:
     for granted in (True, False):
         assert rig.decide(granted=granted) == "tick"
         assert rig.row_of(rig.agent) == before
-        assert (rig.notices(), rig.last_audits()) == ([], [])
+        assert (rig.notices(), rig.last_audits()) == (["taken"], [])
     assert rig.begin() == ["applied"]
     assert rig.decide(granted=False) == "tick"
     assert rig.state == "Active"
     assert rig.append(EventFactory("unknown").key.encoded(), encode_record(runs)) == "tick"
+
+
+def test_a_repeated_verdict_on_a_session_that_is_gone_releases_its_slot() -> None:
+    rig = WaitingRig()
+    rig.decide()
+    assert rig.begin() == ["applied"]
+    assert rig.send(rig.agent, "session_terminated", reason="closed") == "applied"
+    for _ in range(2):  # in Terminated, and archived
+        assert rig.decide() == "tick"
+        assert (rig.notices(), rig.last_audits()) == (["released"], [])
+        rig.advance(400_000, step_ms=4_000)
+    assert rig.agent.key.encoded() not in rig.oracle.rows
+    unknown = EventFactory("unknown").key
+    held = QuotaVerdict("live_sessions", "", 7, True, 2, "q1")
+    assert rig.append(unknown.encoded(), encode_record(held)) == "tick"
+    ((_, answer),) = rig.outcomes[-1].records_on("quotas")
+    assert answer == QuotaNotice("live_sessions", "released", *unknown, "", 7)
 
 
 def test_a_rejected_session_ends_with_its_record_and_reason() -> None:
