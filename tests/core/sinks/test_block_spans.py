@@ -30,6 +30,9 @@ class BlockList:
     def find_skip(self, partition: int, offset: int) -> int | None:
         return offset
 
+    def read_next_offsets(self, topic_id: str) -> dict[int, int]:
+        return {}
+
     def read_topic_ids(self) -> set[str]:
         return {"t"}
 

@@ -220,7 +220,7 @@ class _ChangelogReading:
         *,
         is_lenient: bool = False,
     ) -> None:
-        """`is_lenient`: halt for no record of the changelog that is missing, or cannot be decoded."""
+        """`is_lenient`: halt for no record that is missing, or cannot be decoded."""
         self.unreadable: dict[bytes, Halted] = {}  # by key: why its last record cannot be read
         self._is_lenient = is_lenient
         self.went_on = False  # whether the last reading continued from the store's rows

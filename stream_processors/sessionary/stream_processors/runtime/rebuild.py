@@ -241,6 +241,8 @@ class _Planning:
                 f"the topic {self._settings.topics.events} was made again, so it does not have the events of the "
                 "former one. If all records were copied, use --accept-topics, else --accept-rows"
             )
+        if self._settings.topics.audit not in self._job.traces:
+            raise self._refuse("this role leaves no audit trail that names all decisions. Use --accept-rows")
         if former.log_truncated is not None:
             raise self._refuse(f"its log lost events that were folded ({former.log_truncated}). Use --accept-rows")
         notes = self._read_audit(next_offset, batch_number)
@@ -411,7 +413,10 @@ class _Planning:
                 )
             newest += found[1] == last_seq
         if compared and not newest:
-            raise self._refuse(f"no event of {topic} is at the offset that it had in the former topic")
+            raise self._refuse(
+                f"{topic} has no event at the offset that it had in the former topic. Its offsets must be the same: "
+                "copy the records so, or use --accept-rows"
+            )
 
     def _find_event(self, offset: int, key: bytes) -> tuple[str, int] | None:
         """Return producer and number of the event at an offset, if its session has this key."""
