@@ -121,7 +121,7 @@ class SinkSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings):
         pattern=r"^(\d+(,\d+)*)?$",
     )
     sink_accept_topics: bool = Field(
-        False,
+        default=False,
         description="a sink continues at its offset in a topic that is a copy of the former one, with the same offsets",
     )
     sink_session_timeout_ms: int = Field(

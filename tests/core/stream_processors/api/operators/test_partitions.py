@@ -341,7 +341,10 @@ def test_a_dry_run_answers_what_would_change_and_opens_nothing(tmp_path: Path) -
         Lost("no broker answers"),
         RebuildPlan(
             *("refold", Position(60, 0, 0, 6, 0), Position(70, 0, 0, 7, 0), TopicIds(), None),
-            *(MemoryStore(JOB.row_codec), lambda _: None, [b"a", b"b"], [b"c"], [], 3),
+            *(MemoryStore(JOB.row_codec), lambda _: None),
+            added=[b"a", b"b"],
+            changed=[b"c"],
+            audited_beyond=3,
         ),
     ]
 
