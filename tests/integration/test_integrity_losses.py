@@ -18,6 +18,7 @@ from sessionary.infra.settings import LagSettings
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.core.intent import Intent
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.integrity.landed_ends import END_FAULTS
 from sessionary.sinks.settings import SinkSettings
@@ -217,6 +218,11 @@ def test_what_only_kafka_knows_is_named_by_the_command_the_exporter_and_doctor(p
     for kind in SINKS:
         commit_offset(pipeline.settings, kind, 2, commit_offset(pipeline.settings, kind, 2) + 7)
         lost.add((f"{kind}_log_shorter", 2))
+    assert set(pipeline.find_faults()) == lost
+    # The offset is one of another topic, which had the name before.
+    for kind in SINKS:
+        commit_offset(pipeline.settings, kind, QUIET, 7, Intent(9, 2, 0, "another topic").to_metadata())
+        lost.add((f"{kind}_topic_replaced", QUIET))
     assert set(pipeline.find_faults()) == lost
     assert ask_landed_ends(LagSettings.from_env()).by_fault == dict.fromkeys(END_FAULTS, 1)
     reported = pipeline.run_doctor()

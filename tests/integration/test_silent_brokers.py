@@ -60,7 +60,8 @@ NO_KAFKA = {
     *("question list", "question approve", "question deny"),
     *("run list", "run show", "run resume"),
     *("call unknown", "rejected list", "rejected show"),
-    *(f"partition {verb}" for verb in ("list", "retry", "skip", "accept-gap", "accept-truncation", "repair-clock")),
+    *(f"partition {verb}" for verb in ("list", "retry", "skip", "rebuild")),
+    *(f"partition {verb}" for verb in ("accept-gap", "accept-truncation", "repair-clock")),
     *("rules list", "rules activate"),
 }
 

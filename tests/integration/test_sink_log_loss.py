@@ -61,3 +61,18 @@ def test_a_topic_that_was_made_again_halts_its_partitions(kafka: KafkaSettings, 
     # They have the offsets of the former topic's rows, and replace none of them.
     run_sql(clickhouse, f"OPTIMIZE TABLE {clickhouse.clickhouse_database}.history FINAL")
     assert query_numbers(clickhouse, "SELECT count(), uniqExact(topic_id) FROM {db}.history") == [8, 2]
+
+
+def test_a_copy_of_a_topic_is_read_on_where_the_former_one_was_left(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    make_tables(clickhouse)
+    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+    produce_ticks(kafka, 1, 3)
+    with sink_in_thread("history", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [3, 0]), 60, "the first rows")
+    make_topic_again(kafka, kafka.topics.events)
+    produce_ticks(kafka, 1, 5)  # the first three are the copied ones
+    with sink_in_thread("history", settings.model_copy(update={"sink_accept_topics": True})):
+        wait_until(rows_equal(clickhouse, _COUNTS, [5, 0]), 60, "the rows of the new topic")
+    assert query_numbers(clickhouse, "SELECT count(), uniqExact(topic_id) FROM {db}.history") == [5, 2]

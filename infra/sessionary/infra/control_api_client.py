@@ -17,6 +17,7 @@ Json = Any
 
 _RETRY_AFTER_S = 2.0
 _TRIES = 3
+_DRY_RUN_S = 620.0  # longer than a processor takes
 _PAUSE_S = 1.0
 _PAGE_ROWS_MAX = 1_000
 _NO_SESSION = ("unknown_session", "session_archived")
@@ -99,6 +100,19 @@ class ControlApiClient:
         """
         return self._send_request("POST", f"/v1/partitions/{partition}/repair-clock", {"reason": reason})
 
+    def rebuild_rows(self, partition: int, mode: str, reason: str) -> dict[str, Json]:
+        """Rebuild the rows of a halted partition; else as a retry.
+
+        `mode` is refold, accept_rows or accept_topics.
+        """
+        body = {"mode": mode, "reason": reason}
+        return self._send_request("POST", f"/v1/partitions/{partition}/rebuild", body)
+
+    def plan_rebuild(self, partition: int, mode: str) -> dict[str, Json]:
+        """Return what a rebuild would change: a `RebuildPlan`. Takes up to 10 minutes."""
+        body = {"mode": mode, "dry_run": True}
+        return self._send_request("POST", f"/v1/partitions/{partition}/rebuild", body, timeout_s=_DRY_RUN_S)
+
     def skip_records(self, partition: int, offset: int, last_offset: int | None, reason: str) -> dict[str, Json]:
         """Continue after the record at which a partition is halted; else as a retry.
 
@@ -158,6 +172,7 @@ class ControlApiClient:
         path: str,
         body: Mapping[str, Json] | None = None,
         more: Mapping[str, str] = MappingProxyType({}),
+        timeout_s: float | None = None,
     ) -> dict[str, Json]:
         url, token = self._settings.control_url, self._settings.operator_token
         if url is None:
@@ -174,7 +189,9 @@ class ControlApiClient:
         content = None if body is None and method == "GET" else json.dumps(body).encode() if body is not None else b""
         try:
             is_repeatable = method == "GET" or "Idempotency-Key" in more
-            answer = servers.send(Request(path, headers, content), self._timeout_s, is_repeatable=is_repeatable)
+            answer = servers.send(
+                Request(path, headers, content), timeout_s or self._timeout_s, is_repeatable=is_repeatable
+            )
         except Unanswered as error:
             raise Unavailable(
                 f"no processor answers at {_describe(error)}: start one, or set SESSIONARY_CONTROL_URL to another one",

@@ -16,14 +16,11 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "wrong_timestamp_type": 'sessionary topics apply; sessionary partition skip {partition} {next_offset} --reason "…"',
     "batch_unreadable": 'sessionary partition skip {partition} {next_offset} --reason "…"',
     "judge_failed": 'sessionary partition skip {partition} {next_offset} --reason "…"',
+    "changelog_incomplete": "sessionary partition rebuild {partition} --dry-run",
+    "changelog_unreadable": "sessionary partition rebuild {partition} --dry-run",
+    "position_lost": "sessionary partition rebuild {partition} --dry-run",
+    "topic_replaced": "sessionary partition rebuild --help",
     "record_too_large": "sessionary topics apply; sessionary partition retry {partition}",
-}
-# No decision ends these.
-_RESTORED: Final[Mapping[str, str]] = {
-    "topic_replaced": "begin again under a new SESSIONARY_TOPIC_PREFIX; or restore the brokers as a whole from copies "
-    "of their disks, then run: sessionary partition retry {partition}",
-    "position_lost": "bring the replica back that has the changelog's last records, then run: sessionary partition "
-    "retry {partition}; without one, begin again under a new SESSIONARY_TOPIC_PREFIX",
 }
 
 
@@ -36,8 +33,6 @@ class Finding(NamedTuple):
 
 def advise_halt(partition: Document) -> str:
     """Return how a halted partition resumes: by its cause's removal, or by a decision."""
-    if (restored := _RESTORED.get(str(partition["reason"]))) is not None:
-        return restored.format_map(partition)
     retry = f"remove the cause, then run: sessionary partition retry {partition['partition']}"
     decision = _DECISIONS.get(str(partition["reason"]))
     if decision is None:

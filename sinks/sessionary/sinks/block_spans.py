@@ -77,6 +77,10 @@ class TracedBlocks:
         """Ask the other target."""
         self._target.check_writable()
 
+    def read_next_offsets(self, topic_id: str) -> dict[int, int]:
+        """As the wrapped target does."""
+        return self._target.read_next_offsets(topic_id)
+
     def read_topic_ids(self) -> set[str]:
         """Ask the other target."""
         return self._target.read_topic_ids()

@@ -120,6 +120,10 @@ class SinkSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings):
         description="partitions whose lost records a sink gives up, such as 0,2: it continues where the log begins",
         pattern=r"^(\d+(,\d+)*)?$",
     )
+    sink_accept_topics: bool = Field(
+        default=False,
+        description="a sink continues at its offset in a topic that is a copy of the former one, with the same offsets",
+    )
     sink_session_timeout_ms: int = Field(
         8_000,
         description="time without a heartbeat after which Kafka gives a sink's partitions to another one",

@@ -6,6 +6,7 @@ SessionaryError
 │   ├── Lost             the producer is fenced or broken: open the partition again
 │   │   └── EndInDoubt   its last transaction's end may come once more, so it may begin no other one
 │   ├── Halted(reason)   this partition stops until the cause is removed, the others continue
+│   ├── RebuildRefused   a partition's rows cannot be rebuilt in the way that was asked for
 │   └── ProcessorFailed  the process cannot continue
 └── TableFault
     ├── NotLocal(key, partition)   the session is another worker's, or its partition is not open yet
@@ -75,6 +76,10 @@ class Halted(ProcessorFault):
         self.clears_in_s = clears_in_s
         self.offset = offset
         self.key = key
+
+
+class RebuildRefused(ProcessorFault):
+    """A partition's rows cannot be rebuilt so; the message says what is missing, and what can."""
 
 
 # Errors while a record is folded that are not its fault: a store or the machine fails.

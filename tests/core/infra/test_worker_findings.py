@@ -41,22 +41,15 @@ def worker(name: str = "w1", **fields: Any) -> dict[str, Any]:
         ("batch_unreadable", "sessionary partition skip 3 71 --reason"),
         ("record_too_large", "sessionary topics apply"),
         ("store_disk_full", "sessionary partition retry 3"),
+        ("changelog_incomplete", "sessionary partition rebuild 3"),
+        ("changelog_unreadable", "sessionary partition rebuild 3"),
+        ("position_lost", "sessionary partition rebuild 3"),
+        ("topic_replaced", "sessionary partition rebuild --help"),
         ("a_reason_of_a_later_release", "sessionary partition retry 3"),
     ],
 )
 def test_a_halt_has_the_command_that_ends_it(reason: str, command: str) -> None:
     assert command in advise_halt(partition(3, "halted", reason=reason, next_offset=71))
-
-
-@pytest.mark.parametrize(
-    ("reason", "first"),
-    [("topic_replaced", "begin again under a new"), ("position_lost", "bring the replica back that has")],
-)
-def test_a_halt_that_no_decision_ends_names_first_what_helps(reason: str, first: str) -> None:
-    advice = advise_halt(partition(3, "halted", reason=reason, next_offset=71))
-    assert advice.startswith(first)
-    for part in ("sessionary partition retry 3", "a new SESSIONARY_TOPIC_PREFIX"):
-        assert part in advice
 
 
 def test_after_a_leap_no_retry_is_advised_because_the_stamps_stay_in_the_log() -> None:

@@ -34,6 +34,9 @@ class BlockList:
         if self.fails:
             raise Transient("network", "away")
 
+    def read_next_offsets(self, topic_id: str) -> dict[int, int]:
+        return {}
+
     def read_topic_ids(self) -> set[str]:
         return {"t"}
 

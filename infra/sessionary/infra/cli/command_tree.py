@@ -75,6 +75,7 @@ _PARTITION: Final = (
     LateCommand("accept-gap", "operators.partition:accept_gap", "Continue after lost records."),
     LateCommand("accept-truncation", "operators.partition:accept_truncation", "Continue in a truncated log."),
     LateCommand("repair-clock", "operators.partition:repair_clock", "Set a partition's clock to the broker's time."),
+    LateCommand("rebuild", "operators.partition:rebuild_rows", "Rebuild rows that a changelog lost."),
     LateCommand("skip", "operators.partition:skip_records", "Skip records that halt a partition."),
 )
 _RULES: Final = (

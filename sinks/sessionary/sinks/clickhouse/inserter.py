@@ -5,7 +5,7 @@ by bisecting), a sending error is the fault of the server or the network.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from clickhouse_connect.driver.client import Client
@@ -128,6 +128,18 @@ class TableInserter:
         rows = self._query_rows(f"DISTINCT {_TOPIC_ID}", f"src_topic = '{topic}' AND {_TOPIC_ID} != ''")
         return {str(topic_id) for (topic_id,) in rows}
 
+    def read_next_offsets(self, topic: str, topic_id: str, tables: Iterable[tuple[str, str]]) -> dict[int, int]:
+        """Return, by partition, the offset after the topic's last record in `tables`.
+
+        Each table has a condition of SQL, which may be empty. Raises `Transient`, `OperatorError`.
+        """
+        found: dict[int, int] = {}
+        for table, condition in tables:
+            place = f"src_topic = '{topic}' AND {_TOPIC_ID} = '{topic_id}'{condition} GROUP BY src_partition"
+            for partition, last in self._query_rows("src_partition, max(src_offset)", place, table):
+                found[int(partition)] = max(found.get(int(partition), 0), int(last) + 1)
+        return found
+
     def insert_block(self, block: NativeBlock, token: str, *, first_try: bool, table: str | None = None) -> None:
         """Send a block under its token; harmless if it was sent before. An empty block is not sent.
 
@@ -193,12 +205,12 @@ class TableInserter:
         (count,) = self._query_rows("uniqExact(landed_at, _partition_id)", condition)
         return int(count[0])
 
-    def _query_rows(self, columns: str, condition: str) -> list[tuple[Any, ...]]:
+    def _query_rows(self, columns: str, condition: str, table: str | None = None) -> list[tuple[Any, ...]]:
         self.open()
         assert self._client is not None
-        table = f"{self._settings.clickhouse_database}.{self._table}"
+        place = f"{self._settings.clickhouse_database}.{table or self._table}"
         try:
-            return query_rows(self._client, f"SELECT {columns} FROM {table} WHERE {condition}")
+            return query_rows(self._client, f"SELECT {columns} FROM {place} WHERE {condition}")
         except (Transient, OperatorError):
             self.close()
             raise

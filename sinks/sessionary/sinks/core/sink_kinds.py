@@ -80,3 +80,9 @@ _SINKS: Final = (
 )
 SINKS: Final[Mapping[SinkKind, SinkDefinition]] = MappingProxyType({sink.kind: sink for sink in _SINKS})
 assert tuple(SINKS) == get_args(SinkKind) == tuple(SINK_TOPICS)
+
+
+def tables_of(definition: SinkDefinition) -> list[tuple[str, str]]:
+    """Return the tables in which a record of a sink may be, each with a condition of SQL."""
+    tables = [(definition.table.name, ""), (DEAD_LETTERS.name, f" AND sink = '{definition.kind}'")]
+    return tables if definition.side is None else [*tables, (definition.side.table.name, "")]

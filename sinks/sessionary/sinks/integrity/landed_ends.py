@@ -15,7 +15,8 @@ from sessionary.schemas.errors import SettingsError, Unavailable
 from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id, is_unreadable_batch
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.sinks.clickhouse.connection import connect, run_statement
-from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SINKS, SinkDefinition, SinkKind
+from sessionary.sinks.core.intent import parse_metadata
+from sessionary.sinks.core.sink_kinds import SINKS, SinkDefinition, SinkKind, tables_of
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkGroupSettings, SinkSettings
 
@@ -49,6 +50,8 @@ class LandedEnd(NamedTuple):
         log_start: The first offset that Kafka still has.
         log_end: The next offset that Kafka gives.
         last_offset: The offset of the last record below `committed` of the last 22 days, or None.
+        former_id: The id of the topic to which `committed` belongs, if another one has its name.
+            The log is then not the one that was read, and nothing of it is compared.
     """
 
     partition: int
@@ -56,11 +59,12 @@ class LandedEnd(NamedTuple):
     log_start: int
     log_end: int
     last_offset: int | None = None
+    former_id: str | None = None
 
 
 # The faults that `find_end_faults` may find, for each sink.
 END_FAULTS: Final = tuple(
-    f"{kind}_{what}" for kind in SINKS for what in ("deleted_unread", "log_shorter", "end_missing")
+    f"{kind}_{what}" for kind in SINKS for what in ("deleted_unread", "log_shorter", "end_missing", "topic_replaced")
 )
 
 
@@ -123,19 +127,16 @@ def group_consumer(settings: SinkGroupSettings, kind: SinkKind) -> Consumer:
     return Consumer({**settings.reader_config_of(settings.group_id(kind)), "auto.offset.reset": "earliest"})
 
 
-def tables_of(definition: SinkDefinition) -> list[tuple[str, str]]:
-    """Return the tables in which a record of a sink may be, each with a condition of SQL."""
-    tables = [(definition.table.name, ""), (DEAD_LETTERS.name, f" AND sink = '{definition.kind}'")]
-    return tables if definition.side is None else [*tables, (definition.side.table.name, "")]
-
-
-def read_landed_ends(settings: SinkGroupSettings, kind: SinkKind, timeout_s: float = 60.0) -> list[LandedEnd]:
+def read_landed_ends(
+    settings: SinkGroupSettings, kind: SinkKind, topic_id: str | None = None, timeout_s: float = 60.0
+) -> list[LandedEnd]:
     """Return where a sink stands in each partition in which it has written something.
 
-    Blocks for up to `timeout_s`. Raises `Unavailable`.
+    `topic_id`: of its topic; None if it has none. Blocks for up to `timeout_s`. Raises
+    `Unavailable`.
     """
     try:
-        return _read_ends(settings, kind, TimeLimit(settings, timeout_s))
+        return _read_ends(settings, kind, topic_id, TimeLimit(settings, timeout_s))
     except KafkaException as error:
         raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
 
@@ -143,14 +144,41 @@ def read_landed_ends(settings: SinkGroupSettings, kind: SinkKind, timeout_s: flo
 def _find_sink_faults(
     settings: SinkGroupSettings, kind: SinkKind, fetch_rows: FetchRows, limit: TimeLimit
 ) -> list[EndFault]:
-    ends = _read_ends(settings, kind, limit)
+    topic: str = getattr(settings.topics, SINKS[kind].topic)
+    topic_id = ask_topic_id(AdminConnection(settings), topic, limit.left_s())
+    ends = _read_ends(settings, kind, topic_id, limit)
+    replaced = {end.partition: end.committed for end in ends if end.former_id is not None}
+    if topic_id is not None and len(ends) < settings.partitions:
+        known = {end.partition for end in ends}
+        reported = _find_reported(settings.group_id(kind), kind, topic_id, fetch_rows)
+        replaced |= {partition: committed for partition, committed in reported.items() if partition not in known}
     lasts = {end.partition: end.last_offset for end in ends if end.last_offset is not None}
-    stored = _find_stored(SINKS[kind], lasts, fetch_rows)
-    return [_outside_log(kind, end) for end in ends if not end.log_start <= end.committed <= end.log_end] + [
-        EndFault(f"{kind}_end_missing", partition, 1, offset, offset)
-        for partition, offset in sorted(lasts.items())
-        if (partition, offset) not in stored
+    stored = _find_stored(SINKS[kind], lasts, topic_id, fetch_rows)
+    compared = [end for end in ends if end.former_id is None]
+    return [
+        *(
+            EndFault(f"{kind}_topic_replaced", partition, committed, 0, committed - 1)
+            for partition, committed in sorted(replaced.items())
+        ),
+        *(_outside_log(kind, end) for end in compared if not end.log_start <= end.committed <= end.log_end),
+        *(
+            EndFault(f"{kind}_end_missing", partition, 1, offset, offset)
+            for partition, offset in sorted(lasts.items())
+            if (partition, offset) not in stored
+        ),
     ]
+
+
+def _find_reported(group: str, kind: SinkKind, topic_id: str, fetch_rows: FetchRows) -> dict[int, int]:
+    """Return, by partition, up to where the sink reported that it had read a topic of another id.
+
+    With a topic, Kafka deletes the groups' offsets for it.
+    """
+    query = (
+        f"SELECT partition, committed FROM landed_ends FINAL WHERE sink = '{kind}' AND consumer_group = '{group}' "
+        f"AND topic_id NOT IN ('', '{topic_id}') AND committed > 0"
+    )
+    return {int(row["partition"]): int(row["committed"]) for row in fetch_rows(query)}
 
 
 def _outside_log(kind: SinkKind, end: LandedEnd) -> EndFault:
@@ -160,7 +188,7 @@ def _outside_log(kind: SinkKind, end: LandedEnd) -> EndFault:
     return EndFault(f"{kind}_log_shorter", end.partition, end.committed - end.log_end, end.log_end, end.committed - 1)
 
 
-def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: TimeLimit) -> list[LandedEnd]:
+def _read_ends(settings: SinkGroupSettings, kind: SinkKind, topic_id: str | None, limit: TimeLimit) -> list[LandedEnd]:
     """Raises `KafkaException`, `Unavailable`."""
     topic: str = getattr(settings.topics, SINKS[kind].topic)
     consumer = group_consumer(settings, kind)
@@ -170,8 +198,16 @@ def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: TimeLimit) ->
         for place in consumer.committed(places, timeout=limit.left_s()):
             if place.offset >= 0:  # else it has written nothing yet
                 low, high = consumer.get_watermark_offsets(place, timeout=limit.left_s()) or (0, 0)
-                ends[place.partition] = LandedEnd(place.partition, place.offset, low, high)
-        searched = {end.partition: end for end in ends.values() if end.log_start < end.committed <= end.log_end}
+                former = parse_metadata(place.metadata).topic_id
+                is_other = None not in (former, topic_id) and former != topic_id
+                ends[place.partition] = LandedEnd(
+                    place.partition, place.offset, low, high, former_id=former if is_other else None
+                )
+        searched = {
+            end.partition: end
+            for end in ends.values()
+            if end.former_id is None and end.log_start < end.committed <= end.log_end
+        }
         committed = {partition: end.committed for partition, end in searched.items()}
         lows = {partition: end.log_start for partition, end in searched.items()}
         for partition, offset in _read_last_records(consumer, topic, committed, lows, limit).items():
@@ -240,12 +276,17 @@ def _read_records(
     return _ReadRecords(last, unreadable)
 
 
-def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows: FetchRows) -> set[tuple[int, int]]:
+def _find_stored(
+    definition: SinkDefinition, ends: Mapping[int, int], topic_id: str | None, fetch_rows: FetchRows
+) -> set[tuple[int, int]]:
     if not ends:
         return set()
     wanted = ", ".join(f"({partition}, {offset})" for partition, offset in ends.items())
+    place = f"(src_partition, src_offset) IN ({wanted})"
+    if topic_id is not None:
+        place += f" AND topic_id IN ('', '{topic_id}')"
     query = " UNION ALL ".join(
-        f"SELECT src_partition, src_offset FROM {table} WHERE (src_partition, src_offset) IN ({wanted}){condition}"
+        f"SELECT src_partition, src_offset FROM {table} WHERE {place}{condition}"
         for table, condition in tables_of(definition)
     )
     return {(int(row["src_partition"]), int(row["src_offset"])) for row in fetch_rows(query)}
@@ -292,7 +333,9 @@ class EndReport:
             topic_id = ask_topic_id(self._connection, self._topic, _ASK_TOPIC_S)
         except KafkaException as error:
             raise Unavailable(f"{self._topic}: {error.args[0].str()}", 2.0) from error
-        ends = read_landed_ends(self._settings, self._kind)
+        ends = read_landed_ends(self._settings, self._kind, topic_id)
+        # The last report of a former topic stays: `find_end_faults` names the topic by it.
+        ends = [end for end in ends if end.former_id is None]
         if not ends:
             return
         group, database = self._settings.group_id(self._kind), self._settings.clickhouse_database

@@ -20,9 +20,9 @@ from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.sinks.clickhouse.connection import connect, run_statement
 from sessionary.sinks.core.intent import RecordBlock
 from sessionary.sinks.core.rows.shared import RawRecord
-from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
+from sessionary.sinks.core.sink_kinds import SINKS, SinkKind, tables_of
 from sessionary.sinks.errors import BadRow, OperatorError
-from sessionary.sinks.integrity.landed_ends import SILENT_S, FetchRows, group_consumer, tables_of
+from sessionary.sinks.integrity.landed_ends import SILENT_S, FetchRows, group_consumer
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.kafka_client import records_from_messages

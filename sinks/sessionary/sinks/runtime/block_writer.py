@@ -21,7 +21,7 @@ from sessionary.sinks.clickhouse.native import PORTION, NativeBlock
 from sessionary.sinks.core.intent import Piece, RecordBlock
 from sessionary.sinks.core.rows.outputs import dead_letter_record, dead_letter_row
 from sessionary.sinks.core.rows.shared import RawRecord, RecordEncoder, RowBuilder, TableRow
-from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SinkDefinition
+from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SinkDefinition, tables_of
 from sessionary.sinks.errors import BadRow, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.settings import SinkSettings
@@ -205,6 +205,13 @@ class BlockWriter:
     def read_topic_ids(self) -> set[str]:
         """Return the ids of the sink's topic in its table. Raises as `write_block` does."""
         return self._inserter.read_topic_ids(self._topic)
+
+    def read_next_offsets(self, topic_id: str) -> dict[int, int]:
+        """Return, by partition, the offset after the last stored record of a topic of this id.
+
+        Dead letters count. Raises as `write_block` does.
+        """
+        return self._inserter.read_next_offsets(self._topic, topic_id, tables_of(self._definition))
 
     def close(self) -> None:
         """Close the connection to ClickHouse."""

@@ -119,7 +119,8 @@ class SinkConsumer:
         self._blocked = BlockedPartitions(self._topic, metrics, target.find_skip)
         self._writer = PlanWriter(self._topic, lambda: self._consumer, target, clock, watchdog, read_ranges)
         self._guard = group_offsets.LogGuard(
-            self._topic, block_limits(settings, definition.topic), settings.accepted_gaps, self._blocked
+            *(self._topic, block_limits(settings, definition.topic), settings.accepted_gaps, self._blocked),
+            accepts_copies=settings.sink_accept_topics,
         )
 
     def run(self, stop: threading.Event) -> None:
@@ -370,7 +371,7 @@ class SinkConsumer:
                 if place.error is not None:
                     raise KafkaException(place.error)
             self._target.check_writable()
-            plans = self._guard.plan_partitions(found, self._target.read_topic_ids)
+            plans = self._guard.plan_partitions(found, self._target.read_topic_ids, self._target.read_next_offsets)
             self._writer.replay_shared(plans.values())
         except KafkaException as error:
             self._on_error(error.args[0])

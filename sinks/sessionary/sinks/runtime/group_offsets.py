@@ -22,6 +22,7 @@ _HELP: Final = (
     "sessionary integrity check lists the missing records. To give them up, restart this sink once with "
     "SESSIONARY_SINK_ACCEPT_GAPS={}: the sink continues where the log begins"
 )
+_COPIES: Final = "SESSIONARY_SINK_ACCEPT_TOPICS=true: it continues at its offset"
 # After a fatal error a consumer answers `_FATAL` to every call, and fetches nothing any more.
 _FENCED_CODES: Final = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
 # The log has no record at the offset from which a partition is read.
@@ -106,9 +107,19 @@ class LogGuard:
     """
 
     def __init__(
-        self, topic: str, limits: BlockLimits, accepted_gaps: Collection[int], blocked: BlockedPartitions
+        self,
+        topic: str,
+        limits: BlockLimits,
+        accepted_gaps: Collection[int],
+        blocked: BlockedPartitions,
+        *,
+        accepts_copies: bool = False,
     ) -> None:
-        """`accepted_gaps`: the partitions that continue where the log begins."""
+        """`accepted_gaps`: the partitions that continue where the log begins.
+
+        `accepts_copies`: another topic of the name has the records of the former one.
+        """
+        self._accepts_copies = accepts_copies
         self._topic = topic
         self._limits = limits
         self._accepted_gaps = accepted_gaps
@@ -116,22 +127,38 @@ class LogGuard:
         self.topic_id: str | None = None
 
     def plan_partitions(
-        self, places: Sequence[TopicPartition], read_ids: Callable[[], set[str]]
+        self,
+        places: Sequence[TopicPartition],
+        read_ids: Callable[[], set[str]],
+        read_next: Callable[[str], Mapping[int, int]],
     ) -> dict[int, PartitionPlan]:
         """Plan partitions from the group's offsets on; halt those whose offset is of another topic.
 
         With a topic, Kafka deletes the groups' offsets for it. So `read_ids` is asked for the ids
-        of the topics that have rows, if an offset is unknown. Raises the errors of `read_ids`.
+        of the topics that have rows, if an offset is unknown, and `read_next` for the offsets after
+        the rows of a topic, if its copy is accepted. Raises the errors of both.
         """
         self._blocked.forget_partitions()
         is_unknown = self.topic_id is not None and any(place.offset < 0 for place in places)
         stored = read_ids() if is_unknown else set[str]()
         stored_id = None if self.topic_id in stored else next(iter(sorted(stored)), None)
+        after_rows: Mapping[int, int] | None = None
         plans: dict[int, PartitionPlan] = {}
         for place in places:
             committed = place.offset if place.offset >= 0 else None
             former = parse_metadata(place.metadata).topic_id if committed is not None else stored_id
-            if self.is_replaced(former):
+            is_sure = committed is not None or len(stored) == 1  # else it is not known which topic was copied
+            if former is not None and self.is_replaced(former) and self._accepts_copies and is_sure:
+                if committed is None:
+                    after_rows = read_next(former) if after_rows is None else after_rows
+                    committed = after_rows.get(place.partition)
+                _log.warning(
+                    "partition %(partition)d: %(topic)s is accepted as a copy, and reading continues at %(offset)d",
+                    topic=self._topic,
+                    partition=place.partition,
+                    offset=committed or 0,
+                )
+            elif self.is_replaced(former):
                 if place.partition not in self._accepted_gaps:
                     self._block_for_good(place.partition, former, self.topic_id)
                     continue
@@ -195,5 +222,9 @@ class LogGuard:
         return plan
 
     def _block_for_good(self, partition: int, former: str | None, topic_id: str | None) -> None:
-        what = f"the topic {self._topic} was deleted and made again: its id was {former}, and is {topic_id}"
-        self._blocked.halt_partition(partition, TOPIC_REPLACED, f"{what}. {_HELP.format(partition)}")
+        what = (
+            f"another topic is named {self._topic} now: its id was {former}, and is {topic_id}. It was deleted and "
+            "made again, or the pipeline was moved to a copy"
+        )
+        copies = "If it has the same records at the same offsets, restart this sink once with " + _COPIES
+        self._blocked.halt_partition(partition, TOPIC_REPLACED, f"{what}. {copies}. Else {_HELP.format(partition)}")

@@ -109,6 +109,13 @@ class BlockTarget(Protocol):
         """
         ...
 
+    def read_next_offsets(self, topic_id: str) -> dict[int, int]:
+        """Return, by partition, the offset after the last stored record of a topic of this id.
+
+        Raises `Transient`, `OperatorError`.
+        """
+        ...
+
     def close(self) -> None:
         """Close connections."""
         ...

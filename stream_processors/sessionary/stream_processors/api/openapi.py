@@ -27,6 +27,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     PARTITION_RULES,
     PROBLEM,
     REASON,
+    REBUILD_PLAN,
     SESSION,
     SESSION_ANSWERS,
     SESSION_CHANGES,
@@ -44,6 +45,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     open_operation,
     problem_response,
     query_parameter,
+    rebuild_operation,
 )
 from sessionary.stream_processors.api.openapi_runs import LIST_PATHS, LIST_SCHEMAS, RUN_PATHS, RUN_SCHEMAS
 from sessionary.stream_processors.api.session_pages import LAST_DEFAULT
@@ -411,6 +413,7 @@ DOCUMENT: Final[dict[str, Any]] = {
             "the clock is not ahead, or the broker's clock and the worker's differ",
             reason=REASON,
         ),
+        "/v1/partitions/{partition}/rebuild": rebuild_operation(),
         "/v1/rules": {
             "get": {
                 "summary": "The rules in force in every partition; needs the role operator",
@@ -473,6 +476,7 @@ DOCUMENT: Final[dict[str, Any]] = {
                 partitions={"type": "array", "items": {"$ref": "#/components/schemas/Partition"}}
             ),
             "Partition": PARTITION,
+            "RebuildPlan": REBUILD_PLAN,
             "RulesActivation": {
                 **object_schema(
                     version=about(NUMBER, "version of the rules to activate"),

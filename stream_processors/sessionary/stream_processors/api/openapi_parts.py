@@ -334,3 +334,42 @@ def halt_operation(summary: str, conflict: str, **body: Any) -> dict[str, Any]:
         schema = {**object_schema(**body), "required": [name for name in body if name != "to"]}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return {"post": operation}
+
+
+REBUILD_PLAN: Final = object_schema(
+    partition=NUMBER,
+    mode=about(TEXT, "refold, accept_rows or accept_topics"),
+    rows_found=about(NUMBER, "rows that the changelog has"),
+    rows_added=NUMBER,
+    rows_changed=NUMBER,
+    rows_removed=NUMBER,
+    former_offset=about(NUMBER, "offset of the changelog's last position"),
+    next_offset=about(NUMBER, "offset of the first event that is judged afterwards"),
+    batch_number=about(NUMBER, "the partition's last batch that is known"),
+    judged_again=about(
+        NUMBER,
+        "audit records that a torn transaction left of events from next_offset on; their events are judged again, "
+        "and leave the same records",
+    ),
+)
+
+
+def rebuild_operation() -> dict[str, Any]:
+    """Return the operation that rebuilds the rows of a halted partition."""
+    operation = halt_operation(
+        "Rebuild the rows of a changelog that cannot be trusted; needs the role operator",
+        "a rebuild does not end the partition's halt; a dry run shows that the rows cannot be rebuilt so",
+        mode=about(
+            TEXT, "refold: fold the log again (default); accept_rows: take them as they are; accept_topics: copies"
+        ),
+        dry_run={"type": "boolean", "description": "true: change nothing, and answer what would change"},
+        reason=REASON,
+    )
+    post = operation["post"]
+    post["requestBody"]["content"]["application/json"]["schema"]["required"] = []
+    answer = json_answer("the partition after at most 5 s, or what would change, within 10 minutes", "Partition")
+    answer["content"]["application/json"]["schema"] = {
+        "oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Partition", "RebuildPlan")]
+    }
+    post["responses"]["200"] = answer
+    return operation

@@ -162,6 +162,7 @@ def serve_pages(
     router.add_post("/v1/partitions/{partition}/accept-truncation", partitions.accept_truncation)
     router.add_post("/v1/partitions/{partition}/skip", partitions.skip_records)
     router.add_post("/v1/partitions/{partition}/repair-clock", partitions.repair_clock)
+    router.add_post("/v1/partitions/{partition}/rebuild", partitions.rebuild_rows)
     router.add_get("/healthz", api.healthz)
     router.add_get("/readyz", api.readyz)
     router.add_get("/metrics", api.metrics)

@@ -81,9 +81,13 @@ class OtherWorkers:
         if not self.has_heard():
             raise not_ready("this worker has had no answer of its group for a session time-out")
 
-    async def pass_on(self, request: Request, partition: int) -> Response:
-        """Return the answer of the partition's owner. Raises `Problem` 503 if there is none."""
-        timeout = ClientTimeout(total=WAIT_MS_MAX / 1_000 + _SEVERAL_S, connect=_SEVERAL_S)
+    async def pass_on(self, request: Request, partition: int, wait_s: float | None = None) -> Response:
+        """Return the answer of the partition's owner. Raises `Problem` 503 if there is none.
+
+        `wait_s`: how long the owner may take, 10 s by default.
+        """
+        total_s = WAIT_MS_MAX / 1_000 if wait_s is None else wait_s
+        timeout = ClientTimeout(total=total_s + _SEVERAL_S, connect=_SEVERAL_S)
         async with self.open_answer(request, partition, timeout) as answer:
             return Response(status=answer.status, body=await answer.read(), headers=passed_headers(answer))
 

@@ -240,6 +240,17 @@ def skip_record(log: EventLog, skip: SkippedOffsets, cause: OutputCause) -> Audi
     return record._replace(gap_first=first, gap_last=last)
 
 
+def rebuild_record(
+    log: EventLog, event_type: str, found: str, reason: str, principal: str, cause: OutputCause
+) -> AuditRecord:
+    """Return the record that the rows of a partition were rebuilt; `found` says from what.
+
+    It takes no number that an output of the record at its offset has in a replay.
+    """
+    cause = cause._replace(n=ACCESS_N + cause.batch_number % ACCESS_N)
+    return decision_record(event_type, f"{log.topic}-{log.partition}: {found}: {reason}", principal, cause)
+
+
 def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, cause: OutputCause) -> AuditRecord:
     """Return the record of a clock that is set at `cause`, from `former_ms`.
 

@@ -36,6 +36,7 @@ from sessionary.stream_processors.core.tombstones import Changes, end_of_day, is
 from sessionary.stream_processors.core.trail import (
     add_decision,
     failure_record,
+    rebuild_record,
     rejected_record,
     repair_record,
     rules_record,
@@ -341,6 +342,11 @@ class UncommittedBatch(BatchRows):
             self._reject_unread(record, "skipped", f"skipped by {skip.principal}: {skip.reason}")
         if skip.replaced is None:
             self._next_offset, self._outputs_written = skip.next_offset, 0
+
+    def note_rebuild(self, event_type: str, found: str, reason: str, principal: str) -> None:
+        """Leave an audit record that the rows were rebuilt; `found` says from what."""
+        cause = OutputCause(self._committed.partition, self._next_offset, 0, self._clock.now_ms, self._batch_number)
+        self._report_decision(rebuild_record(self._committed.log, event_type, found, reason, principal, cause))
 
     def set_clock(self, setting: ClockSetting) -> None:
         """Set the clock, forward or back, before the next record; leaves an audit record.

@@ -17,6 +17,7 @@ In the order in which a record passes:
     worker_context     the parts that the owners of a worker share
     executor           runs blocking calls that may never return
     decisions          decisions about a halted partition: skips, gaps, truncations, clocks
+    rebuild            rebuilds the rows of a partition whose changelog cannot be trusted
     pending_records    records between fetching and folding: read, pending, counted
     fetcher            fetches the logs of the owned partitions
 """

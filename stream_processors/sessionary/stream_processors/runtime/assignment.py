@@ -15,9 +15,11 @@ from sessionary.stream_processors.runtime.decisions import (
     CLOCKS_APART_S_MAX,
     BrokerTime,
     OperatorDecision,
+    RebuildMode,
     read_broker_time,
 )
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.rebuild import RebuildPlan, plan_rebuild
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import PartitionStores
 
@@ -175,6 +177,10 @@ class Assignment:
         self._retiring[partition] = owner
         self._start_owner(partition, decision)
         self._update_gauges()
+
+    async def plan_rebuild(self, partition: int, mode: RebuildMode) -> RebuildPlan:
+        """Return what a rebuild of a halted partition would write; see `rebuild.plan_rebuild`."""
+        return await plan_rebuild(self._context, partition, mode, lambda: not self._closed)
 
     async def prepare_leaving(self) -> dict[int, int]:
         """Prepare to leave the group: open no partition any more, and answer no reader.

@@ -14,7 +14,7 @@ import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -45,6 +45,8 @@ RENEW_S = 10.0  # without a record, and a new client is asked: longer than any f
 _SILENCE_MAX_S = 60.0
 _TIMEOUT_S = 10.0
 _ASK_S = 5.0
+_UNREADABLE_MAX = 100  # records without a later one: a changelog of another release is not read to its end
+UNFINISHED: Final = -1  # the row count of a position that a rebuild writes before its last transaction
 # Trouble on the way to the broker; librdkafka keeps trying by itself.
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
@@ -123,6 +125,28 @@ def recover(
     return changelog_next
 
 
+def read_as_is(
+    settings: ProcessorSettings,
+    state: PartitionState,
+    store: Store,
+    row_codec: RowCodec,
+    wanted: Callable[[], bool],
+    changelog_end: int,
+) -> list[bytes]:
+    """Load an empty `store` and `state` with all that a changelog has, whether it is whole or not.
+
+    Returns the keys whose last record cannot be read; the store has no row of them. `changelog_end`
+    is the high watermark. Blocks. Raises `Halted` if a batch cannot be read, if an open transaction
+    hides records, and for rules that this release does not know; `Lost` as `recover` does.
+    """
+    reading = _ChangelogReading(
+        settings, state, store, row_codec, wanted, RecoveryProgress(), NO_IDS, changelog_end, is_lenient=True
+    )
+    reading.load_rows()
+    give_back_memory()
+    return [key for key in reading.unreadable if key != POSITION_KEY]
+
+
 def give_back_memory() -> None:
     """Return to the system what the driver has freed; the C library keeps it otherwise.
 
@@ -144,13 +168,20 @@ def _find_due_rows(store: Store, position: Position) -> list[DueRows] | None:
 
 def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
     position, found = state.position, store.count_again()
+    if position.row_count == UNFINISHED:
+        return Halted(
+            "changelog_incomplete",
+            f"partition {state.partition}: a rebuild of its rows was not finished. Begin it again: sessionary "
+            f"partition rebuild {state.partition}",
+        )
     return Halted(
         "changelog_incomplete",
         f"partition {state.partition}: the position record counts {position.row_count} rows with checksum "
         f"{position.row_checksum}, but the changelog has {found.rows} with {found.checksum}. Rows "
         "and position are not of one moment. Possible causes: the broker lost records of the changelog (unclean leader "
-        "election, power loss, or a shorter retention), or another program wrote old records to it (a restore, a "
-        "mirror). Bring the replica back that has the right records",
+        "election, power loss, or a shorter retention), another program wrote old records to it (a restore, a mirror), "
+        "or a transaction was committed in part. Bring the replica back that has the right records; or rebuild the "
+        f"rows: sessionary partition rebuild {state.partition} --dry-run",
     )
 
 
@@ -158,11 +189,12 @@ def position_lost(partition: int, changelog: str, found: str) -> Halted:
     """Return the fault of a changelog that lacks a partition's last position; `found` shows it."""
     return Halted(
         "position_lost",
-        f"partition {partition}: the changelog {changelog} {found}. The broker lost records of the changelog (unclean "
-        "leader election, power loss, or the abort of a transaction whose commit was lost), or it was deleted and made "
-        "again. Judged from there, events would be judged twice, and those of sessions whose first events are deleted "
-        f"wrongly. Bring the replica back that has the records, then run sessionary partition retry {partition}. A "
-        "changelog that was deleted has no replica: begin again under a new SESSIONARY_TOPIC_PREFIX",
+        f"partition {partition}: the changelog {changelog} {found}. Possible causes: the broker lost records of the "
+        "changelog (unclean leader election, power loss, or the abort of a transaction whose commit was lost), another "
+        "program wrote an old position to it, or it was deleted and made again. Judged from there, events would be "
+        "judged twice, and those of sessions whose first events are deleted wrongly. Bring the replica back that has "
+        f"the records, then run sessionary partition retry {partition}; or rebuild the rows: sessionary partition "
+        f"rebuild {partition} --dry-run",
     )
 
 
@@ -185,7 +217,12 @@ class _ChangelogReading:
         progress: RecoveryProgress,
         topic_ids: TopicIds,
         changelog_end: int,
+        *,
+        is_lenient: bool = False,
     ) -> None:
+        """`is_lenient`: halt for no record that is missing, or cannot be decoded."""
+        self.unreadable: dict[bytes, Halted] = {}  # by key: why its last record cannot be read
+        self._is_lenient = is_lenient
         self.went_on = False  # whether the last reading continued from the store's rows
         self._settings = settings
         self._state = state
@@ -204,6 +241,7 @@ class _ChangelogReading:
         try:
             self._begin_reading()
             changelog_next = self._read_to_end()
+            self._require_readable()
             position = self._state.position
             if fault := self._topic_ids.find_replaced(self._state.partition, position, self._settings.topics):
                 raise fault
@@ -215,6 +253,15 @@ class _ChangelogReading:
         finally:
             self._reader.close()
         return changelog_next
+
+    def _require_readable(self, unreadable_max: int = 0) -> None:
+        """Raise `Halted` if more records than this cannot be read, and no later one replaces them.
+
+        Compaction leaves a damaged record behind the one that replaces it for a while.
+        """
+        if len(self.unreadable) > unreadable_max and not self._is_lenient:
+            self._store.wipe()  # the next attempt must not continue behind these records
+            raise next(iter(self.unreadable.values()))
 
     def _begin_reading(self) -> None:
         store, now_s = self._store, time.time()
@@ -345,17 +392,27 @@ class _ChangelogReading:
             try:
                 if key == POSITION_KEY:
                     self._state.load_position(_position(value))
+                    self.unreadable.pop(key, None)
                 else:
                     rows[key or b""] = self._row_codec.repack(value, _find_due(records.headers[place] or ()))
             except DecodeError as error:
-                where = f"partition {self._state.partition}, offset {messages[place].offset()}, key {key!r}"
-                advice = (
-                    "if a newer release wrote it, upgrade this worker; the form of a version before 0.2.0 is not "
-                    "read: choose another SESSIONARY_TOPIC_PREFIX"
-                )
-                raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
+                self.unreadable[key or b""] = self._unreadable(messages[place], error)
+                rows.pop(key or b"", None)
             place += 1
+        if self.unreadable:
+            self.unreadable = {key: fault for key, fault in self.unreadable.items() if key not in rows}
+            rows |= dict.fromkeys(self.unreadable.keys() - {POSITION_KEY})
+            self._require_readable(_UNREADABLE_MAX)
         return rows
+
+    def _unreadable(self, message: Message, error: DecodeError) -> Halted:
+        where = f"partition {self._state.partition}, offset {message.offset()}, key {message.key()!r}"
+        return Halted(
+            "changelog_unreadable",
+            f"{where}: a record of {self._settings.topics.changelog} cannot be decoded ({error.detail}). If a newer "
+            "release wrote it, upgrade this worker. If another program wrote it, or it is damaged: sessionary "
+            f"partition rebuild {self._state.partition}",
+        )
 
 
 def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:

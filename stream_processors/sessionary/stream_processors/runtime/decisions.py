@@ -7,8 +7,8 @@ import asyncio
 import bisect
 import functools
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
@@ -104,6 +104,7 @@ class SkippedRecords(NamedTuple):
 
     records: list[LogRecord]
     next_offset: int
+    is_past_unreadable: bool = False  # whether a batch that cannot be read is between
 
 
 def read_records(settings: ProcessorSettings, partition: int, first_offset: int, last_offset: int) -> SkippedRecords:
@@ -116,6 +117,28 @@ def read_records(settings: ProcessorSettings, partition: int, first_offset: int,
     try:
         reader.assign([TopicPartition(settings.topics.events, partition, first_offset)])
         return _read_up_to(reader, partition, first_offset, last_offset)
+    except KafkaException as error:
+        raise Lost(f"events of partition {partition}: {error.args[0]}") from error
+    finally:
+        reader.close()
+
+
+def read_each(
+    settings: ProcessorSettings, partition: int, first_offset: int, last_offset: int
+) -> Iterator[SkippedRecords]:
+    """Yield all records of the events topic between two offsets, both included, in parts.
+
+    Blocks. Raises `Lost` if the broker does not answer.
+    """
+    reader, place = reader_of(settings), TopicPartition(settings.topics.events, partition, first_offset)
+    try:
+        while place.offset <= last_offset:
+            reader.assign([place])
+            read = _read_up_to(reader, partition, place.offset, last_offset)
+            if read.next_offset <= place.offset:
+                raise Lost(f"events of partition {partition}: nothing can be read from offset {place.offset} on")
+            yield read
+            place.offset = read.next_offset
     except KafkaException as error:
         raise Lost(f"events of partition {partition}: {error.args[0]}") from error
     finally:
@@ -140,7 +163,7 @@ def _read_up_to(reader: Consumer, partition: int, first_offset: int, last_offset
             first_unread = max(offset, next_offset)
             if records or first_unread > last_offset:
                 return SkippedRecords(records, min(first_unread, last_offset + 1))
-            return SkippedRecords(records, _find_batch_end(reader, message, first_unread) + 1)
+            return SkippedRecords([], _find_batch_end(reader, message, first_unread) + 1, is_past_unreadable=True)
         if (error := message.error()) is not None:
             if error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
@@ -293,6 +316,7 @@ def find_replaced(settings: ProcessorSettings, partition: int, position: Positio
 # - A gap of the log, or its truncation, is accepted, or the clock is set, while the partition
 #   opens, before anything is folded.
 # - Records are skipped once all records before them are folded and committed.
+# - Rows are rebuilt if the partition cannot be opened with those that its changelog has.
 
 
 _log = role_logger(__name__)
@@ -323,7 +347,20 @@ class TruncationAcceptance(NamedTuple):
     principal: str  # who decided it
 
 
-OperatorDecision = GapAcceptance | RecordSkip | TruncationAcceptance | ClockSetting
+# How the rows of a partition whose changelog cannot be trusted become right again: folded anew from
+# the log; taken as they are; or taken with other topics, to which all records were copied.
+RebuildMode = Literal["refold", "accept_rows", "accept_topics"]
+
+
+class Rebuild(NamedTuple):
+    """The rows of a partition are rebuilt."""
+
+    mode: RebuildMode
+    reason: str  # for people
+    principal: str  # who decided it
+
+
+OperatorDecision = GapAcceptance | RecordSkip | TruncationAcceptance | ClockSetting | Rebuild
 # Commits an empty batch that carries the decision. If the transaction aborts, the position stays.
 CommitDecision = Callable[[Callable[[OpenBatch], None]], Awaitable[None]]
 
@@ -365,7 +402,13 @@ class PendingDecision:
         decision = self.left
         if decision is None or isinstance(decision, RecordSkip):
             return
-        if isinstance(decision, GapAcceptance):
+        if isinstance(decision, Rebuild):
+            _log.warning(
+                "partition %(partition)d is not rebuilt: nothing is wrong with its rows any more",
+                partition=self._partition,
+                offset=state.position.next_offset,
+            )
+        elif isinstance(decision, GapAcceptance):
             await self._accept_gap(decision, state, commit)
         elif isinstance(decision, TruncationAcceptance):
             await self._accept_truncation(decision, state, commit)

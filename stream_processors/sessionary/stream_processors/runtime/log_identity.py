@@ -57,11 +57,14 @@ def is_other_topic(former: str | None, topic_id: str | None) -> bool:
 def _topic_replaced(partition: int, position: Position, topic: str, former: str | None, topic_id: str | None) -> Halted:
     return Halted(
         "topic_replaced",
-        f"partition {partition}: the topic {topic} was deleted and made again: its id was {former} when the position "
-        f"was written, and is {topic_id}. All events below offset {position.next_offset} are folded (batch "
-        f"{position.batch_number}), and a new topic does not continue them; nor do records that are copied into it. "
-        "Begin again under a new SESSIONARY_TOPIC_PREFIX. Only brokers that are restored as a whole, from copies of "
-        f"their disks, have the former topic again; then run sessionary partition retry {partition}",
+        f"partition {partition}: the topic {topic} has the id {topic_id}, and had {former} when the position was "
+        "written: another topic has this name now. Possible causes: it was deleted and made again, or the pipeline was "
+        f"moved to copies of its topics. All events below offset {position.next_offset} are folded (batch "
+        f"{position.batch_number}). If all records were copied to the same offsets: sessionary partition rebuild "
+        f"{partition} --accept-topics. If only the changelog was made again: sessionary partition rebuild {partition}. "
+        "If the events are gone, their effects can be kept: sessionary partition rebuild "
+        f"{partition} --accept-rows. If the brokers are restored as a whole, from copies of their disks: sessionary "
+        f"partition retry {partition}",
     )
 
 

@@ -14,7 +14,7 @@ clock is behind the former one's, and the log grew past the position within this
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -56,7 +56,7 @@ class LogProbe(NamedTuple):
                 "log_gap",
                 f"partition {partition}: next is offset {position.next_offset}, but the log holds "
                 f"{self.start_offset} to {self.end_offset}: records were deleted before they were folded. "
-                "Give them up with sessionary partition accept-gap, or begin again under a new SESSIONARY_TOPIC_PREFIX",
+                f"Give them up: sessionary partition accept-gap {partition}",
             )
         if (fault := self.find_truncation(partition, position)) is not None:
             raise fault
@@ -125,10 +125,10 @@ class LogTruncated(Halted):
 def log_truncated(partition: int, next_offset: int, found: str, lost_from: int | None = None) -> LogTruncated:
     """Return the fault of a log that was cut below a position; `found` is how that shows."""
     return LogTruncated(
-        f"partition {partition}: all records below offset {next_offset} are folded, but {found}. The broker lost "
-        "folded records (unclean leader election, or power loss); what it appends below that offset would never be "
-        "folded. Bring the replica that has them back, or go on without: sessionary partition accept-truncation "
-        f"{partition}",
+        f"partition {partition}: all records below offset {next_offset} are folded, but {found}. Possible causes: the "
+        "broker lost folded records (unclean leader election, or power loss), or other records were copied here. What "
+        "is appended below that offset would never be folded. Bring the replica that has them back, or go on without: "
+        f"sessionary partition accept-truncation {partition}",
         lost_from,
     )
 
@@ -182,8 +182,9 @@ def find_traces(settings: ProcessorSettings, topics: Iterable[str], partition: i
     try:
         if position.batch_number:
             batches = TopicPartition(settings.topics.batches, partition)
-            last = _last_batch(reader, batches) if batches.topic in topics else 0
-            return [f"{batches.topic} has its batch {last}"] if last > position.batch_number else []
+            last = _last_batch(reader, batches) if batches.topic in topics else None
+            is_later = last is not None and last.number > position.batch_number
+            return [f"{batches.topic} has its batch {last.number}"] if last is not None and is_later else []
         traces: list[str] = []
         offset = _committed_offset(reader, TopicPartition(settings.topics.events, partition), position.events_topic_id)
         if offset > 0:
@@ -198,6 +199,37 @@ def find_traces(settings: ProcessorSettings, topics: Iterable[str], partition: i
                 aged.append(f"{topic} begins at offset {start}")
         # Aborted records become too old too, but hardly those of two topics at once.
         return traces + aged if traces or len(aged) > 1 else []
+    except KafkaException as error:
+        raise Lost(f"partition {partition}: how far it was folded is not known: {error.args[0]}") from error
+    finally:
+        reader.close()
+
+
+class FoldProgress(NamedTuple):
+    """What shows how far a partition was folded, besides its position."""
+
+    first_batch: BatchRecord | None  # that the log of batches still has
+    last_batch: BatchRecord | None
+    committed_offset: int  # the group's; 0 if there is none
+
+
+def find_progress(
+    settings: ProcessorSettings, topics: Iterable[str], partition: int, topic_id: str | None
+) -> FoldProgress:
+    """Return how far a partition was folded by what its transactions left on `topics`.
+
+    `topic_id`: of the events to which the group's offset must belong. Blocks. Raises `Lost` without
+    an answer.
+    """
+    reader = Consumer({**settings.reader_config(), **settings.opening_config(), "group.id": settings.group_id})
+    try:
+        batches = TopicPartition(settings.topics.batches, partition)
+        has_batches = batches.topic in topics
+        return FoldProgress(
+            _first_batch(reader, batches) if has_batches else None,
+            _last_batch(reader, batches) if has_batches else None,
+            _committed_offset(reader, TopicPartition(settings.topics.events, partition), topic_id),
+        )
     except KafkaException as error:
         raise Lost(f"partition {partition}: how far it was folded is not known: {error.args[0]}") from error
     finally:
@@ -238,23 +270,34 @@ def _first_record(reader: Consumer, place: TopicPartition) -> int | None:
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
-def _last_batch(reader: Consumer, place: TopicPartition) -> int:
-    """Return the number of the last committed batch among a log's last offsets, 0 if none is there.
+def _first_batch(reader: Consumer, place: TopicPartition) -> BatchRecord | None:
+    start, end = _offset_range(reader, place)
+    place.offset = start
+    return next(_read_batches(reader, place), None) if start < end else None
+
+
+def _last_batch(reader: Consumer, place: TopicPartition) -> BatchRecord | None:
+    """Return the last committed batch among a log's last offsets, None if none is there.
 
     A batch of records that cannot be read hides those after it, which show nothing then.
     """
     start, end = _offset_range(reader, place)
-    place.offset, last = max(start, end - _LAST_OFFSETS), 0
-    if place.offset == end:
-        return last
+    place.offset = max(start, end - _LAST_OFFSETS)
+    batches = _read_batches(reader, place) if place.offset < end else ()
+    return max(batches, key=lambda batch: batch.number, default=None)
+
+
+def _read_batches(reader: Consumer, place: TopicPartition) -> Iterator[BatchRecord]:
+    """Yield the committed batches from a place on, up to records that cannot be read."""
     reader.assign([place])
     while (message := reader.poll(_PROBE_S)) is not None:
         if (error := message.error()) is None:
             with contextlib.suppress(DecodeError):
                 record = Decoder().decode_record(message.value() or b"")
-                last = max(last, record.number if isinstance(record, BatchRecord) else 0)
+                if isinstance(record, BatchRecord):
+                    yield record
         elif error.code() == KafkaError._PARTITION_EOF or is_unreadable_batch(message):
-            return last
+            return
         else:
             raise KafkaException(error)
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

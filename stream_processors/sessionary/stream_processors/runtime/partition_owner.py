@@ -26,15 +26,22 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.core.model import BatchResult, LogRecord, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
-from sessionary.stream_processors.errors import Aborted, EndInDoubt, Halted, Lost
+from sessionary.stream_processors.errors import Aborted, EndInDoubt, Halted, Lost, RebuildRefused
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, position_lost, recover, seal_with
-from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, PendingDecision, RecordSkip
+from sessionary.stream_processors.runtime.decisions import (
+    GapAcceptance,
+    OperatorDecision,
+    PendingDecision,
+    Rebuild,
+    RecordSkip,
+)
 from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogTruncated, probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.pending_records import FollowingRecords, PendingRecords
+from sessionary.stream_processors.runtime.rebuild import EVENT_TYPES, REBUILDABLE, plan_rebuild
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal, TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
@@ -275,7 +282,7 @@ class PartitionOwner:
         Only one that has no effect if it was carried out in part, or before.
         """
         left = self._decision.left
-        return left if isinstance(left, RecordSkip | GapAcceptance) else None
+        return left if isinstance(left, RecordSkip | GapAcceptance | Rebuild) else None
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
@@ -389,7 +396,17 @@ class PartitionOwner:
         begun_s, context = time.monotonic(), self._context
         self._writer = await self._make_writer()
         await context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
-        if (changelog_next := await self._read_changelog()) is None:
+        first_position = self.state.position
+        try:
+            changelog_next = await self._read_changelog()
+        except Halted as fault:
+            decision = self._decision.left
+            if not isinstance(decision, Rebuild) or fault.reason not in REBUILDABLE:
+                raise
+            await self._rebuild(decision, fault)
+            self.state.load_position(first_position)
+            changelog_next = await self._read_changelog()
+        if changelog_next is None:
             return
         assert self._store is not None
         self._begin_if_new()
@@ -440,6 +457,49 @@ class PartitionOwner:
                 self.recovery = RecoveryProgress()
             await self._wait_for_arrival(_HIDDEN_PAUSE_S)
         return None
+
+    async def _rebuild(self, decision: Rebuild, fault: Halted) -> None:
+        """Write rows and position anew; then the changelog is read as in every opening.
+
+        What is interrupted is begun again by the next owner. Raises `Lost`, and `Halted` if the
+        rows cannot be rebuilt.
+        """
+        context, writer = self._context, self._writer
+        assert writer is not None
+        assert self._store is not None
+        try:
+            plan = await plan_rebuild(context, self.partition, decision.mode, self._is_wanted)
+        except RebuildRefused as refusal:
+            self._decision.left = None
+            raise Halted(fault.reason, f"{refusal}. Halted by this: {fault.detail}") from refusal
+        _log.warning(
+            "partition %(partition)d: %(what)s, because %(principal)s decided so: %(why)s",
+            what=plan.describe(),
+            why=decision.reason,
+            principal=decision.principal,
+            partition=self.partition,
+            offset=plan.position.next_offset,
+        )
+        state, parts = context.job.new_state(self.partition), plan.cut_rows(context.job.row_codec)
+        state.load_position(plan.position)
+        for number, rows in enumerate(parts, 1):
+            batch, is_last = OpenBatch(state), number == len(parts)
+            if is_last:
+                event_type = EVENT_TYPES[decision.mode]
+                batch.uncommitted.note_rebuild(event_type, plan.describe(), decision.reason, decision.principal)
+            outcome, begun_at = batch.finish(None)._replace(rows=rows), time.time_ns() // 1_000
+            try:
+                seal, stored = plan.seal(is_last=is_last), plan.found.stored_row
+                written = await context.run_bounded(
+                    self.partition, writer, writer.write_result, outcome, begun_at, seal, stored
+                )
+            except Aborted as error:  # the producer may begin no other transaction
+                raise Lost(str(error)) from error
+            state.merge(batch.uncommitted)
+            plan.found.load_rows(written.rows)
+            context.note_commit(self.partition, outcome, 0.0, written)
+        self._decision.left = None
+        await context.run_blocking(self._store.wipe)
 
     async def _recover(self, first_position: Position) -> int:
         context = self._context

@@ -24,7 +24,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -225,6 +225,10 @@ class MemoryStore:
     def stored_row(self, key: bytes) -> bytes | None:
         """Return the bytes under a key: a packed row, or its content."""
         return self._shelf.get(key)
+
+    def stored_rows(self) -> Iterable[tuple[bytes, bytes]]:
+        """Return the bytes of every row and content, with their keys."""
+        return self._shelf.items()
 
     def load_rows(self, rows: Mapping[bytes, bytes | None], mark: SavedPosition | None = None) -> None:
         """Take packed rows from the changelog; None deletes one."""

@@ -32,9 +32,9 @@ class FakeClient:
 def test_a_report_goes_on_once_the_authorities_file_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client, reads = FakeClient(), list[str]()
 
-    def read_ends(_settings: SinkSettings, kind: str) -> list[LandedEnd]:
-        reads.append(kind)
-        return [LandedEnd(3, 5, 0, 7, 4)]
+    def read_ends(_settings: SinkSettings, kind: str, topic_id: str) -> list[LandedEnd]:
+        reads.append(f"{kind} {topic_id}")
+        return [LandedEnd(3, 5, 0, 7, 4), LandedEnd(4, 5, 0, 7, former_id="another-id")]
 
     monkeypatch.setattr(landed_ends, "EVERY_S", 0.01)
     monkeypatch.setattr(landed_ends, "ask_topic_id", lambda *_: "an-id")

@@ -45,6 +45,7 @@ class FakeTarget:
         self.skip_error: Exception | None = None
         self.topic_ids: set[str] = set()
         self.open_error: Exception | None = None
+        self.next_offsets: dict[str, dict[int, int]] = {}
 
     def check_writable(self) -> None:
         if self.open_error is not None:
@@ -54,6 +55,9 @@ class FakeTarget:
         if self.skip_error is not None:
             raise self.skip_error
         return self.skips.get((partition, offset))
+
+    def read_next_offsets(self, topic_id: str) -> dict[int, int]:
+        return self.next_offsets.get(topic_id, {})
 
     def read_topic_ids(self) -> set[str]:
         return self.topic_ids
@@ -74,7 +78,9 @@ class FakeTarget:
 class SinkRig:
     """One sink and everything around it. `run_steps` takes one step for each call of `consume`."""
 
-    def __init__(self, watchdog: CallWatchdog | None = None, accept_gaps: str = "") -> None:
+    def __init__(
+        self, watchdog: CallWatchdog | None = None, accept_gaps: str = "", *, accepts_copies: bool = False
+    ) -> None:
         self.kafka, self.clock, self.target = FakeConsumer(TOPIC), FakeClock(), FakeTarget()
         self.metrics = SinkMetrics("history", "g")
         self.consumers: list[FakeConsumer] = []  # that were opened
@@ -85,7 +91,7 @@ class SinkRig:
         self.log_watch = LogWatch(lambda: self.log_ends, self.clock, lambda: self.topic_id)
         self.sink = SinkConsumer(
             SINKS["history"],
-            SETTINGS.model_copy(update={"sink_accept_gaps": accept_gaps}),
+            SETTINGS.model_copy(update={"sink_accept_gaps": accept_gaps, "sink_accept_topics": accepts_copies}),
             self.metrics,
             target=self.target,
             open_consumer=self._open_consumer,

@@ -84,9 +84,9 @@ def test_an_offset_beyond_the_log_s_end_halts_the_partition() -> None:
     assert rig.kafka.offsets[0] == (9, "")
 
 
-def replaced_rig(accept_gaps: str = "") -> SinkRig:
+def replaced_rig(accept_gaps: str = "", *, accepts_copies: bool = False) -> SinkRig:
     """Return a sink whose group read another topic of the same name up to offset 2."""
-    rig = SinkRig(accept_gaps=accept_gaps)
+    rig = SinkRig(accept_gaps=accept_gaps, accepts_copies=accepts_copies)
     rig.topic_id = "id-2"
     rig.kafka.append_records(0, 4)
     rig.kafka.offsets[0] = 2, Intent(3, 2, 7, "id-1").to_metadata()
@@ -116,6 +116,42 @@ def test_a_new_topic_that_is_accepted_is_read_from_its_beginning() -> None:
     rig.run_steps(lambda: rig.kafka.schedule_assignment(0, 1), lambda: None, lambda: rig.advance(1.0), lambda: None)
     assert written(rig, 0) == [0, 1, 2, 3]
     assert '"id-2"' in rig.kafka.offsets[0][1]
+
+
+def test_a_copy_that_is_accepted_is_read_on_and_a_declared_block_is_repeated_as_it_was() -> None:
+    rig = replaced_rig(accepts_copies=True)
+    rig.kafka.append_records(0, 1)
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0, 1), lambda: None, lambda: rig.advance(1.0), lambda: None)
+    assert written(rig, 0) == [2, 3, 4]
+    tokens = [block.insert_token("g", "t", 0) for partition, block in rig.target.blocks if partition == 0]
+    assert tokens == ["g:t:id-1:0:2-3", "g:t:id-2:0:4-4"]
+
+
+def test_a_copy_of_a_topic_whose_offsets_are_gone_is_read_on_after_the_stored_rows() -> None:
+    rig = SinkRig(accepts_copies=True)
+    rig.topic_id, rig.target.topic_ids = "id-2", {"id-1"}
+    rig.target.next_offsets = {"id-1": {0: 3}}
+    rig.kafka.append_records(0, 5)
+    rig.kafka.append_records(1, 2)  # of which nothing is stored
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0, 1), lambda: None, lambda: rig.advance(1.0), lambda: None)
+    assert (written(rig, 0), written(rig, 1)) == ([3, 4], [0, 1])
+    assert '"id-2"' in rig.kafka.offsets[0][1]
+
+
+def test_a_copy_that_ends_before_the_group_s_offset_is_no_copy() -> None:
+    rig, seen = SinkRig(accepts_copies=True), list[float | None]()
+    rig.topic_id, rig.target.topic_ids = "id-2", {"id-1"}
+    rig.target.next_offsets = {"id-1": {0: 9}}
+    rig.kafka.append_records(0, 5)
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0),
+        lambda: None,
+        lambda: rig.advance(1.0),
+        lambda: None,
+        lambda: seen.append(blocked(rig, 0, "log_truncated")),
+    )
+    assert seen == [1]
+    assert rig.target.blocks == []
 
 
 def test_a_topic_that_is_made_again_meanwhile_halts_its_partitions() -> None:

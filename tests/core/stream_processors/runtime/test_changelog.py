@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import changelog
@@ -37,7 +37,7 @@ from sessionary.stream_processors.store.stores import (
     Store,
 )
 from tests.core.oracle_rig import START_MS
-from tests.core.store_rig import JOB, SETTINGS, StoreRig
+from tests.core.store_rig import JOB, SETTINGS, ChangelogEntry, StoreRig
 from tests.core.stream_processors.runtime.scripted_changelog import PARTITION, ScriptedChangelog
 from tests.support.event_factory import EventFactory, snapshot
 from tests.support.waiting import wait_until
@@ -88,21 +88,39 @@ class DamagedChangelog:
         pass
 
 
-class OlderChangelog(DamagedChangelog):
-    """A reader whose log begins with a row of a schema that is not known any more."""
-
-    def poll(self, _: float) -> Message:
-        return Message(topic="t.changelog", partition=3, offset=7, key=b"row", value=b"\xc3\x01" + bytes(16))
+UNREADABLE = b"\xc3\x01" + bytes(16)  # of a schema that is not known any more
 
 
-def test_a_changelog_of_an_older_form_halts_the_partition_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changelog, "reader_of", lambda _: OlderChangelog())
-    settings = ProcessorSettings()
-    job = processor_job(settings)
-    store = PartitionStores(settings, None, job.row_codec).store_of(3)
-    with pytest.raises(Halted, match=r"offset 7, key b'row': no schema .* another SESSIONARY_TOPIC_PREFIX") as caught:
-        recover(settings, job.new_state(3), store, job.row_codec, lambda: True, RecoveryProgress())
+def open_changelog(entries: list[ChangelogEntry], monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    monkeypatch.setattr(changelog, "reader_of", ScriptedChangelog(entries))
+    store = MemoryStore(JOB.row_codec)
+    recover(SETTINGS, JOB.new_state(PARTITION), store, JOB.row_codec, lambda: True, RecoveryProgress())
+    return store
+
+
+@pytest.mark.parametrize("keys", [[b"row"], [POSITION_KEY], [b"%d" % number for number in range(150)]])
+def test_a_record_that_cannot_be_decoded_halts_the_partition_by_name(
+    keys: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Halted) as caught:
+        open_changelog([ChangelogEntry(key, UNREADABLE, None) for key in keys], monkeypatch)
     assert caught.value.reason == "changelog_unreadable"
+    for part in (f"offset 0, key {keys[0]!r}", "no schema", "sessionary partition rebuild 3"):
+        assert part in caught.value.detail
+
+
+def test_a_record_that_cannot_be_decoded_counts_no_more_once_a_later_one_replaces_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = StoreRig()
+    agent = EventFactory("s1")
+    created = agent.event_bytes("session_created", snapshot=snapshot("first", "1"))
+    rig.fold_records([LogRecord(0, START_MS, agent.key.encoded(), created)])
+    torn = [ChangelogEntry(entry.key, UNREADABLE, None) for entry in rig.changelog]
+    store = open_changelog([*torn, *rig.changelog], monkeypatch)
+    assert store.count_again() == rig.store.count_again()
+    with pytest.raises(Halted, match="changelog_unreadable"):
+        open_changelog([*rig.changelog, torn[0]], monkeypatch)
 
 
 def test_a_damaged_changelog_halts_the_partition_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

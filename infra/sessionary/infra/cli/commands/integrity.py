@@ -152,6 +152,7 @@ _CAUSES: Final = {
     "unexpected": "no transaction counts these rows",
     "chain_broken": "a transition was changed, or lost",
     "deleted_unread": "Kafka deleted records before the sink read them",
+    "topic_replaced": "another topic has the name of the one that the sink had read",
     "log_shorter": "Kafka lost records that the sink had read",
 }
 

@@ -6,15 +6,16 @@
     POST /v1/partitions/{partition}/accept-truncation   continue in a log that lost folded records
     POST /v1/partitions/{partition}/skip         do not fold a record at which it is halted
     POST /v1/partitions/{partition}/repair-clock set a clock that leapt to the broker's time
+    POST /v1/partitions/{partition}/rebuild      rebuild rows that a changelog lost
 
-All need the role operator. Decisions by the last four, and who made them, are in the audit trail. A
+All need the role operator. Decisions by the last five, and who made them, are in the audit trail. A
 worker answers for its own partitions and asks the other owners.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from aiohttp.web import Request, Response
 
@@ -23,21 +24,25 @@ from sessionary.stream_processors.api.problems import Problem, json_response, no
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.model import ClockSetting
-from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.decisions import (
     CLOCKS_APART_S_MAX,
     GapAcceptance,
     OperatorDecision,
+    Rebuild,
+    RebuildMode,
     RecordSkip,
     TruncationAcceptance,
     read_broker_time,
 )
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.rebuild import EVENT_TYPES, RebuildPlan, require_rebuildable
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
 _OPEN_S = 5.0
+DRY_RUN_S = 600.0  # longer than a fold of a week takes
 _AHEAD_S_MIN = 1.0  # of an open partition's clock that is worth a repair
 REASON_CHARS_MAX = 1_000
 # Values of a partition that are not known are null.
@@ -151,6 +156,37 @@ class PartitionApi:
             raise not_ready(f"the clock of partition {partition} could not be set just now")
         return json_response(self._document(owner))
 
+    async def rebuild_rows(self, request: Request) -> Response:
+        """Answer `POST /v1/partitions/{partition}/rebuild` as a retry does.
+
+        The body is `{"mode": "refold", "accept_rows" or "accept_topics", "reason": text}`. With
+        `"dry_run": true`, nothing changes: the answer is a `rebuild_document`, within 10 minutes.
+        Raises `Problem`: 409 unless it is halted so that a rebuild ends it, and if a dry run shows
+        that its rows cannot be rebuilt so.
+        """
+        self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        partition = self._parse_partition(request)
+        body = await parse_object(request)
+        is_dry = body.get("dry_run", False)
+        if not isinstance(is_dry, bool):
+            raise Problem(400, "invalid_value", "Bad dry_run", f"dry_run={is_dry!r}: use true or false")
+        owner = self._assignment.owners.get(partition)
+        if owner is None:
+            return await self._others.pass_on(request, partition, DRY_RUN_S if is_dry else None)
+        if not is_dry:
+            return await self._reopen_halted(request, _decide_rebuild)
+        mode = _parse_mode(body)
+        if owner.halted is None:
+            raise _not_halted(owner)
+        _require_rebuildable(partition, owner.halted, mode)
+        try:
+            plan = await self._assignment.plan_rebuild(partition, mode)
+        except (RebuildRefused, Halted) as error:
+            raise Problem(409, "not_rebuilt", "Not rebuilt", str(error)) from None
+        except Lost as error:
+            raise not_ready(str(error)) from None
+        return json_response(rebuild_document(partition, plan))
+
     def _parse_partition(self, request: Request) -> int:
         partition = parse_number("partition", request.match_info["partition"])
         if partition >= self._settings.partitions:
@@ -166,8 +202,7 @@ class PartitionApi:
             return await self._others.pass_on(request, partition)
         body = await parse_object(request)
         if (fault := owner.halted) is None:
-            detail = f"partition {partition} is {state_of_owner(owner)}: only a halted partition is opened again"
-            raise Problem(409, "not_halted", "Not halted", detail)
+            raise _not_halted(owner)
         decision = decide(partition, fault, body, caller.principal)
         self._others.require_membership()  # otherwise it would fence the new owner
         _log.warning(
@@ -194,6 +229,11 @@ class PartitionApi:
 
     def _document(self, owner: PartitionOwner) -> dict[str, Any]:
         return partition_document(owner, self._settings)
+
+
+def _not_halted(owner: PartitionOwner) -> Problem:
+    detail = f"partition {owner.partition} is {state_of_owner(owner)}: only a halted partition is opened again"
+    return Problem(409, "not_halted", "Not halted", detail)
 
 
 # Gets a partition, why it is halted, the request's body, and who asks. Raises `Problem`.
@@ -230,6 +270,26 @@ def _decide_skip(partition: int, fault: Halted, body: Mapping[str, Any], princip
     if last < first:
         raise Problem(400, "invalid_value", "Bad to", f"to={last} is below the offset {first}")
     return RecordSkip(first, last, reason, principal, fault)
+
+
+def _decide_rebuild(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> OperatorDecision:
+    mode, reason = _parse_mode(body), _parse_reason(body)
+    _require_rebuildable(partition, fault, mode)
+    return Rebuild(mode, reason, principal)
+
+
+def _parse_mode(body: Mapping[str, Any]) -> RebuildMode:
+    mode = body.get("mode", "refold")
+    if not isinstance(mode, str) or mode not in EVENT_TYPES:
+        raise Problem(400, "invalid_value", "Bad mode", f"mode={mode!r}: use {', '.join(EVENT_TYPES)}")
+    return cast(RebuildMode, mode)
+
+
+def _require_rebuildable(partition: int, fault: Halted, mode: RebuildMode) -> None:
+    try:
+        require_rebuildable(partition, fault, mode)
+    except RebuildRefused as refusal:
+        raise Problem(409, "not_rebuildable", "Not rebuildable", str(refusal)) from None
 
 
 def require_repairable(owner: PartitionOwner, wall_s: float) -> None:
@@ -292,6 +352,26 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
         "live_rows": owner.state.live if owner.is_open else None,
         "clock_ms": position.clock_ms or None if owner.is_open else None,
         "decisions": [decision._asdict() for decision in position.decisions] if is_recovered else None,
+    }
+
+
+def rebuild_document(partition: int, plan: RebuildPlan) -> dict[str, Any]:
+    """Return the JSON document of what a rebuild would change.
+
+    `judged_again` counts audit records of events from `next_offset` on, which a torn transaction
+    left: the events are judged again, and their records get the same numbers.
+    """
+    return {
+        "partition": partition,
+        "mode": plan.mode,
+        "rows_found": len(plan.found.rows),
+        "rows_added": len(plan.added),
+        "rows_changed": len(plan.changed),
+        "rows_removed": len(plan.removed),
+        "former_offset": plan.former.next_offset,
+        "next_offset": plan.position.next_offset,
+        "batch_number": plan.position.batch_number,
+        "judged_again": plan.audited_beyond,
     }
 
 

@@ -17,16 +17,22 @@ from sessionary.schemas.types import PartitionDecision
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.operators import partitions as partition_pages
 from sessionary.stream_processors.core.model import ClockSetting
-from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
 from sessionary.stream_processors.runtime.decisions import (
     BrokerTime,
     GapAcceptance,
     OperatorDecision,
+    Rebuild,
+    RebuildMode,
     RecordSkip,
     TruncationAcceptance,
 )
+from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.rebuild import RebuildPlan
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.stores import MemoryStore
+from tests.core.store_rig import JOB
 from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 
 PARTITIONS = b"/v1/partitions"
@@ -286,6 +292,95 @@ def test_a_halt_before_the_changelog_was_read_knows_no_offset() -> None:
     owner.began_reading = False
     shown = partition_pages.partition_document(cast(PartitionOwner, owner), ProcessorSettings())
     assert (shown["reason"], shown["next_offset"], shown["batch_number"]) == ("store_disk_full", None, None)
+
+
+LOST_ROWS = Halted("changelog_incomplete", "partition 1: the position record counts 9 rows")
+
+
+def test_the_rows_of_a_halted_partition_are_rebuilt_in_the_way_that_was_asked_for(tmp_path: Path) -> None:
+    assignment = RetryAssignment(FakeOwner(1, LOST_ROWS), next_halted=LOST_ROWS)
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            for mode in ({}, {"mode": "accept_rows"}):
+                assert (await decide(server, 1, b"rebuild", {"reason": "power loss", **mode})).status == 200
+            answer = await decide(server, 1, b"rebuild", {"reason": "why", "mode": "accept_topics"})
+            assert (answer.status, answer.body["reason"]) == (409, "not_rebuildable")
+            assert "only a topic_replaced" in answer.body["detail"]
+
+    asyncio.run(story())
+    modes: list[RebuildMode] = ["refold", "accept_rows"]
+    assert assignment.decisions == [Rebuild(mode, "power loss", "on-call") for mode in modes]
+
+
+@pytest.mark.parametrize(
+    ("fault", "body", "status", "part"),
+    [
+        (None, {"reason": "why"}, 409, "partition 1 is open: only a halted partition"),
+        (None, {"dry_run": True}, 409, "partition 1 is open: only a halted partition"),
+        (
+            GAP,
+            {"reason": "why"},
+            409,
+            "halted by log_gap, for which its rows need no rebuild",
+        ),
+        (GAP, {"dry_run": True}, 409, "sessionary partition accept-gap"),
+        (Halted("transaction_open", "why"), {"reason": "why"}, 409, "sessionary partition retry"),
+        (LOST_ROWS, {}, 400, "say why"),
+        (LOST_ROWS, {"reason": "why", "mode": "anew"}, 400, "use refold, accept_rows, accept_topics"),
+        (LOST_ROWS, {"reason": "why", "mode": ["refold"]}, 400, "use refold, accept_rows, accept_topics"),
+        (LOST_ROWS, {"dry_run": "yes"}, 400, "use true or false"),
+    ],
+)
+def test_a_rebuild_that_ends_no_halt_is_refused(
+    tmp_path: Path, fault: Halted | None, body: dict[str, object], status: int, part: str
+) -> None:
+    assignment = RetryAssignment(FakeOwner(1, fault))
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"rebuild", body)
+            assert (answer.status, part in answer.body["detail"]) == (status, True), answer.body
+            assert (await decide(server, 99, b"rebuild", {"reason": "why"})).status == 404
+
+    asyncio.run(story())
+    assert assignment.reopened == []
+
+
+def test_a_dry_run_answers_what_would_change_and_opens_nothing(tmp_path: Path) -> None:
+    assignment = RetryAssignment(FakeOwner(1, LOST_ROWS))
+    answers: list[Exception | RebuildPlan] = [
+        RebuildRefused("partition 1 is not rebuilt: its log begins at offset 7"),
+        Lost("no broker answers"),
+        RebuildPlan(
+            *("refold", Position(60, 0, 0, 6, 0), Position(70, 0, 0, 7, 0), TopicIds(), None),
+            *(MemoryStore(JOB.row_codec), lambda _: None),
+            added=[b"a", b"b"],
+            changed=[b"c"],
+            audited_beyond=3,
+        ),
+    ]
+
+    async def plan(partition: int, mode: str) -> RebuildPlan:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def story() -> None:
+        assignment.plan_rebuild = plan  # type: ignore[attr-defined]
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"rebuild", {"dry_run": True})
+            assert (answer.status, answer.body["reason"]) == (409, "not_rebuilt")
+            assert (await decide(server, 1, b"rebuild", {"dry_run": True})).status == 503
+            answer = await decide(server, 1, b"rebuild", {"dry_run": True})
+            assert answer.body.keys() == DOCUMENT["components"]["schemas"]["RebuildPlan"]["properties"].keys()
+            counts = [answer.body[name] for name in ("rows_added", "rows_changed", "rows_removed", "judged_again")]
+            assert counts == [2, 1, 0, 3]
+            assert (answer.body["former_offset"], answer.body["next_offset"]) == (60, 70)
+
+    asyncio.run(story())
+    assert assignment.reopened == []
 
 
 def test_a_halt_at_no_record_has_none_to_skip(tmp_path: Path) -> None:

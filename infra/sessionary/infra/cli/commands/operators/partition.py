@@ -117,14 +117,72 @@ def skip_records(
     _show_reopened(partition, lambda client: client.skip_records(partition, offset, to, reason), data, as_json=as_json)
 
 
+def rebuild_rows(
+    partition: Annotated[int | None, typer.Argument(min=0, metavar="N", help="The partition's number.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Reason; the audit trail keeps it, with your principal. Needed to change it.")
+    ] = None,
+    accept_rows: Annotated[
+        bool, typer.Option("--accept-rows", help="Take the rows as they are, with all that they lack.")
+    ] = False,
+    accept_topics: Annotated[
+        bool, typer.Option("--accept-topics", help="The topics are copies of the former ones, with the same offsets.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="All partitions that are halted by topic_replaced (--accept-topics).")
+    ] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rebuild the rows of a partition whose changelog cannot be trusted.
+
+    Ends changelog_incomplete, position_lost, changelog_unreadable and topic_replaced. By default,
+    all events are folded again up to the last batch, if the log still has them. No output is sent
+    twice. The exit code is 1 if the partition is halted again.
+    """
+    if accept_rows and accept_topics:
+        raise typer.BadParameter("use --accept-rows or --accept-topics, not both")
+    if every != (partition is None) or (every and not accept_topics):
+        raise typer.BadParameter("name one partition; or use --all with --accept-topics")
+    if reason is None and not dry_run:
+        raise typer.BadParameter("say why, by --reason; or look first, by --dry-run")
+    mode = "accept_rows" if accept_rows else "accept_topics" if accept_topics else "refold"
+    client = control_api_client(data)
+    numbers = [partition] if partition is not None else _list_replaced(client)
+    halted: list[dict[str, Json]] = []
+    for number in numbers:
+        if dry_run:
+            show_object(_of_known(client.plan_rebuild, number, mode), as_json=as_json)
+            continue
+        found = _of_known(client.rebuild_rows, number, mode, reason)
+        show_object(found if wants_json(as_json) else _without_nulls(found), as_json=as_json)
+        if found["state"] == "opening":
+            print_message(f"partition {number} is not open yet; see: sessionary partition list")
+        halted += [found] if found["state"] == "halted" else []
+    if halted:
+        raise CheckFailed("; ".join(map(describe_halt, halted)))
+
+
+def _list_replaced(client: ControlApiClient) -> list[int]:
+    found = [one["partition"] for one in client.list_partitions() if one["reason"] == "topic_replaced"]
+    if not found:
+        raise NotFound("no partition is halted by topic_replaced")
+    return found
+
+
+def _of_known(ask: Callable[..., dict[str, Json]], *arguments: Json) -> dict[str, Json]:
+    try:
+        return ask(*arguments)
+    except UnknownPartition as error:
+        raise NotFound(str(error)) from None
+
+
 def _show_reopened(
     partition: int, ask: Callable[[ControlApiClient], dict[str, Json]], data: Path | None, *, as_json: bool
 ) -> None:
     """Ask for a new start of a halted partition, and show the result."""
-    try:
-        found = ask(control_api_client(data))
-    except UnknownPartition as error:
-        raise NotFound(str(error)) from None
+    found = _of_known(ask, control_api_client(data))
     show_object(found if wants_json(as_json) else _without_nulls(found), as_json=as_json)
     if found["state"] == "halted":
         raise CheckFailed(f"{describe_halt(found)}; its cause is still there")

@@ -95,6 +95,9 @@ def test_a_refused_retry_is_a_line_and_a_code(
         (["accept-gap", "1"], "accept-gap", {}),
         (["accept-truncation", "1"], "accept-truncation", {}),
         (["repair-clock", "1"], "repair-clock", {}),
+        (["rebuild", "1"], "rebuild", {"mode": "refold"}),
+        (["rebuild", "1", "--accept-rows"], "rebuild", {"mode": "accept_rows"}),
+        (["rebuild", "1", "--accept-topics"], "rebuild", {"mode": "accept_topics"}),
         (["skip", "1", "70"], "skip", {"offset": 70, "to": None}),
         (["skip", "1", "70", "--to", "75"], "skip", {"offset": 70, "to": 75}),
     ],
@@ -119,6 +122,47 @@ def test_a_decision_is_sent_with_its_reason_and_its_result_is_printed(
 def test_a_decision_needs_a_reason(api: FakeControlApi) -> None:
     assert run(["partition", "skip", "1", "70"]) == 2
     assert run(["partition", "accept-gap", "1"]) == 2
+    assert api.asked == []
+
+
+REBUILD_PLAN = {"partition": 1, "mode": "refold", "rows_added": 2, "rows_changed": 1, "next_offset": 70}
+
+
+def test_a_dry_run_needs_no_reason_and_prints_what_would_change(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api.answers = {"/v1/partitions/1/rebuild": (200, REBUILD_PLAN)}
+    assert run(["partition", "rebuild", "1", "--dry-run"]) == 0
+    assert json.loads(capfd.readouterr().out) == REBUILD_PLAN
+    (asked,) = api.asked
+    assert json.loads(asked.body) == {"mode": "refold", "dry_run": True}
+
+
+def test_all_partitions_whose_topics_were_replaced_are_rebuilt_by_one_command(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    replaced = [partition(number, "halted", reason="topic_replaced", detail="why") for number in (2, 3)]
+    pages = {f"/v1/partitions/{number}/rebuild": (200, partition(number)) for number in (2, 3)}
+    api.answers = {LIST: (200, {"partitions": [OPEN, HALTED, *replaced]}), **pages}
+    assert run(["partition", "rebuild", "--all", "--accept-topics", "--reason", "new cluster"]) == 0
+    assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == [partition(2), partition(3)]
+    assert [asked.path for asked in api.asked] == [LIST, *pages]
+    api.answers = {LIST: (200, {"partitions": [OPEN, HALTED]})}
+    assert run(["partition", "rebuild", "--all", "--accept-topics", "--reason", "new cluster"]) == 4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["1"],
+        ["--reason", "why"],
+        ["--all", "--reason", "why"],
+        ["1", "--all", "--accept-topics", "--reason", "why"],
+        ["1", "--accept-rows", "--accept-topics", "--reason", "why"],
+    ],
+)
+def test_a_rebuild_names_one_partition_one_way_and_a_reason(api: FakeControlApi, arguments: list[str]) -> None:
+    assert run(["partition", "rebuild", *arguments]) == 2
     assert api.asked == []
 
 
