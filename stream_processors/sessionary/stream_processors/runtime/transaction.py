@@ -12,6 +12,11 @@ broker may get the first one later: then it ends the *next* transaction of the s
 (KIP-890; librdkafka speaks version 1 of the request, which cannot tell them apart). A producer
 whose last end is in doubt therefore begins no other transaction: the owner of the partition
 replaces it by one with a new epoch, and the late request is refused.
+
+A broker that does not know a producer in a log takes whatever sequence number comes first. If the
+first batch is refused for a moment (no leader yet, too few replicas) and the second one is taken,
+the first never gets in, although the driver reports it as delivered and the commit succeeds. So a
+producer's first record to each log goes alone, until it is acknowledged.
 """
 
 import logging
@@ -24,6 +29,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_position
+from sessionary.schemas.ids import partition_of
 from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
@@ -52,6 +58,8 @@ _LINGER_MS = 50
 _RECORD_BYTES_MAX = 1_000_000_000  # librdkafka's largest: the rules in force bound a record, and its topic
 _FULL_PAUSE_S = 0.01
 _BY_KEY = -1  # the partition is that of the key
+# Half of the time after which a broker forgets a silent producer (`producer.id.expiration.ms`).
+_KNOWN_S = 43_200.0
 # The share of a batch's bounds after lost transactions: at least 19 records; it grows per commit.
 _SHARE_MIN = 1 / 256
 _SHARE_STEP = 1 / 128
@@ -193,6 +201,11 @@ class TransactionWriter:
         self._wanted = wanted
         self._position_offset: int | None = None
         self._written_bytes: dict[str, int] = {}  # of the transaction under way, by topic
+        # When the broker knew this producer in a log (monotonic): its topic, with the partition if
+        # that is a key's.
+        self._known_s: dict[str | tuple[str, int], float] = {}
+        self._firsts: set[str | tuple[str, int]] = set()  # where only a first record is, not acknowledged yet
+        self._partitions = settings.partitions
         self.called_s = time.monotonic()  # when the last call into librdkafka began, monotonic; read by other threads
         operators_debug = settings.librdkafka.get("debug", "")
         self._end_watch = EndWatch(shows_debug=bool(operators_debug))
@@ -234,6 +247,7 @@ class TransactionWriter:
         """
         begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         self._check_last_end()
+        self._known_s = {log: at_s for log, at_s in self._known_s.items() if at_s > begun_s - _KNOWN_S}
         records, rows, elsewhere = self._make_transaction(outcome, started_at, stored)
         position = seal(outcome.position, rows)
         try:
@@ -247,6 +261,7 @@ class TransactionWriter:
             sealed = Produced(self._topics.changelog, POSITION_KEY, encode_position(position))
             self._produce([sealed], self._on_position_delivered)
             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
+            self._note_known(self._written_bytes)
         except (Aborted, Halted):
             self._end_watch.abort()
             # An open transaction would hide all later records from readers, until it times out. A
@@ -315,6 +330,9 @@ class TransactionWriter:
         partition = self._partition if partition is None else partition
         try:
             for topic, key, value, headers in records:
+                log = topic if partition != _BY_KEY else (topic, partition_of(key or b"", self._partitions))
+                if log not in self._known_s:
+                    self._begin_log(log)
                 while True:
                     try:
                         if headers is None:
@@ -337,6 +355,25 @@ class TransactionWriter:
                 written_bytes[topic] = written_bytes.get(topic, 0) + size
         finally:
             del produce  # an error keeps this frame, and the method would keep the producer
+
+    def _begin_log(self, log: str | tuple[str, int]) -> None:
+        """Wait before a log's second record until all first ones are acknowledged."""
+        if log in self._firsts:
+            self._retry_in_place(self._flush)
+            self._note_known(())
+        else:
+            self._firsts.add(log)
+
+    def _flush(self) -> None:
+        if self._producer.flush(_CALL_TIMEOUT_S):
+            raise KafkaException(
+                KafkaError(KafkaError._TIMED_OUT, "first records are not acknowledged", retriable=True)
+            )
+
+    def _note_known(self, logs: Iterable[str]) -> None:
+        """Note that the broker knows this producer in `logs`, and where first records were sent."""
+        self._known_s |= dict.fromkeys((*logs, *self._firsts), time.monotonic())
+        self._firsts.clear()
 
     def _on_position_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.errors import EncodeError, Unavailable
+from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, Counts, JudgedRecords
 from sessionary.stream_processors.errors import Aborted, EndInDoubt, Halted, Lost
@@ -60,12 +61,16 @@ class FakeProducer:
         code: int = 0,
         cause: int = 0,
         answers: Sequence[str] = ("NO_ERROR",),
+        partition: int = PARTITION,
     ) -> None:
+        self._partition = partition
         self.driver_log = EndWatch()
         self._answers = answers
         self._lines: list[str] = []  # of the driver's log, which it hands out at a poll
         self.written: list[Produced] = []
         self.calls: list[str] = []
+        self.flushed: list[int] = []  # how many records were written by then
+        self.unacknowledged = 0
         self._room = self._left = room
         self._refused, self._code, self._cause = refused, code, cause
         self._reports: list[Callable[[KafkaError | None, Any], None]] = []
@@ -96,6 +101,10 @@ class FakeProducer:
     def __len__(self) -> int:
         return 0
 
+    def flush(self, timeout_s: float) -> int:
+        self.flushed.append(len(self.written))
+        return self.unacknowledged
+
     def poll(self, timeout_s: float) -> int:
         for line in self._lines:
             self.driver_log.log(logging.DEBUG, "%s [%s] %s", "ENDTXN", "p", line)
@@ -114,7 +123,7 @@ class FakeProducer:
         delivered: Callable[[KafkaError | None, Any], None] | None,
         headers: list[tuple[str, bytes | str | None]] | None = None,
     ) -> None:
-        assert partition == PARTITION
+        assert partition == self._partition
         if not self._left:
             raise BufferError("full")
         if value is not None and value == self._refused:
@@ -190,6 +199,42 @@ def test_the_cause_of_a_record_that_was_refused_before_is_found(
     with pytest.raises(fault, match="commit_transaction: reported so"):
         writer_of(producer, lambda: iter(RECORDS)).write_result(OUTCOME, 0)
     assert producer.calls == calls
+
+
+def test_the_first_record_to_each_log_is_acknowledged_before_its_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = FakeProducer()
+    made = writer_of(producer, lambda: iter(RECORDS))
+    made.write_result(OUTCOME, 0)
+    assert producer.flushed == [2], "one of each of two logs"
+    made.write_result(OUTCOME, 0)
+    assert producer.flushed == [2]
+    monkeypatch.setattr(transaction, "_KNOWN_S", 0.0)
+    made.write_result(OUTCOME, 0)
+    assert producer.flushed == [2, 2 * (len(RECORDS) + 1) + 2], "the broker may have forgotten the producer"
+
+
+def test_a_first_record_that_is_not_acknowledged_is_waited_for_and_loses_the_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction, "_PATIENCE_S", 0.0)
+    producer = FakeProducer()
+    producer.unacknowledged = 1
+    with pytest.raises(Lost, match="first records are not acknowledged"):
+        writer_of(producer, lambda: iter(RECORDS)).write_result(OUTCOME, 0)
+    assert producer.written == RECORDS[:2]
+    assert producer.calls == ["begin"]
+
+
+def test_the_first_record_of_each_key_s_partition_is_acknowledged_too() -> None:
+    producer = FakeProducer(partition=-1)
+    made = writer_of(producer, lambda: ())
+    notices = [Produced("quotas", b"%d" % n, b"") for n in range(40)]
+    made._produce(notices, partition=-1)
+    assert producer.written == notices
+    places = [partition_of(notice.key or b"", SETTINGS.partitions) for notice in notices]
+    assert producer.flushed[0] == next(n for n, place in enumerate(places) if place in places[:n])
+    made._produce(notices, partition=-1)
+    assert len(producer.flushed) <= SETTINGS.partitions
 
 
 def test_records_that_cannot_be_made_halt_the_partition_and_begin_no_transaction() -> None:
