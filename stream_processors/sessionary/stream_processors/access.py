@@ -148,6 +148,4 @@ def _fault_text(field: str, kind: str) -> str:
         return "has a field other than tenant, user, principal and roles"
     if kind == "missing":
         return "principal is missing; only a token with a tenant has one by default"
-    return _FIELDS.get(
-        field, 'role reader needs a tenant, and so does a user; add one, or "roles": ["operator"]'
-    )
+    return _FIELDS.get(field, 'role reader needs a tenant, and so does a user; add one, or "roles": ["operator"]')
