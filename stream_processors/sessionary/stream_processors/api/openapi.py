@@ -231,7 +231,7 @@ _TENANT: Final = {
 }
 _REASON_OR_NULL: Final = {**TEXT_OR_NULL, "minLength": 1, "description": "for people; the audit trail keeps it"}
 _ACTIONS: Final = {
-    "pause": ("Hold a session until an operator resumes it, with a snapshot of its committed state", False),
+    "pause": ("Hold a session, with a snapshot of its state; only operators resume it", False),
     "resume": ("Resume a held session; its holder is not fenced", False),
     "cancel": ("Cancel a session", False),
     "approve": ("Answer a session's open question: yes", True),

@@ -23,7 +23,7 @@ BODY = {"reason": "look", "to": "shop", "for": "shop"}
 def all_routes() -> list[tuple[str, str]]:
     """Return method and path of each page of the API."""
     app, pages = Application(), AsyncMock()
-    serve_pages(SimpleNamespace(web_app=app), *[pages] * 5)  # type: ignore[arg-type]
+    serve_pages(SimpleNamespace(web_app=app), *[pages] * 5)
     found = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource is not None}
     return sorted(route for route in found if route[0] != "HEAD")
 

@@ -207,9 +207,9 @@ def test_a_request_with_its_key_is_judged_once(tmp_path: Path) -> None:
         assert (first.status, again.status) == (200, 200)
         assert again.body["event_id"] == first.body["event_id"]
         assert again.body["verdict"] == first.body["verdict"]
-        rejected = await act(server, kafka, "pause", key="k2")
-        assert (rejected.status, rejected.body["reason"]) == (409, "illegal_transition")
-        assert (await act(server, kafka, "pause", key="k2")).body == rejected.body
+        rejected = await act(server, kafka, "approve", key="k2")
+        assert (rejected.status, rejected.body["reason"]) == (409, "no_question")
+        assert (await act(server, kafka, "approve", key="k2")).body == rejected.body
 
     assert len(tell(tmp_path, story).sent) == 2
 
