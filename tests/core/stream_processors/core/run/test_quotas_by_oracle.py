@@ -76,8 +76,8 @@ def test_both_judges_agree_on_runs_with_quotas() -> None:
                 steps.setdefault((notice.session_id, notice.run_id, notice.offset), []).append(notice.step)
             seen.update(f"run {one.from_run_state} {one.to_run_state}" for _, one in outcome.records_on("audit"))
             seen.update(one.reason for _, one in outcome.records_on("rejected"))
-        # Requested, taken, released, in this order. A repeated verdict is answered again, and one on
-        # no claim too.
+        # Requested, taken, released, in this order. A repeated verdict is answered again, as is one
+        # on no claim.
         kinds = Counter(" ".join(step for step, _ in groupby(reported)) for reported in steps.values())
         assert kinds.keys() <= {
             *("requested", "requested taken", "requested released", "requested taken released", "released"),

@@ -51,8 +51,8 @@ def test_both_judges_agree_on_sessions_with_quotas() -> None:
             audits = [line for _, line in outcome.records_on("audit")]
             seen.update(f"{line.transition} {line.reason_code}" for line in audits if line.transition in ("T02", "T03"))
             seen.update(line.reason for _, line in outcome.records_on("rejected"))
-        # Requested, taken, released, in this order. A repeated verdict is answered again, and one on
-        # no claim too.
+        # Requested, taken, released, in this order. A repeated verdict is answered again, as is one
+        # on no claim.
         kinds = Counter(" ".join(step for step, _ in groupby(reported)) for reported in steps.values())
         assert kinds.keys() <= {
             *("requested", "requested taken", "requested released", "requested taken released", "released"),
