@@ -10,6 +10,7 @@ from sessionary.producers.session.view import full_snapshot
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import (
     Payload,
+    RequestsRepeated,
     ResourcesReleased,
     SessionActivity,
     SessionCreated,
@@ -87,6 +88,7 @@ ROWS = (
     EventRow("session_errored", ("session_errored",)),
     EventRow("session_recovered", ("session_recovered",)),
     EventRow("session_taken_over", ("session_taken_over",)),
+    EventRow("requests_repeated", ("requests_repeated",)),
     EventRow("resources_released", ("resources_released",)),
     EventRow("session_terminated", ("session_terminated",)),
     EventRow("session_archived", ("session_archived",)),
@@ -171,6 +173,7 @@ class _Scene:
             "session_errored": [SessionErrored(ErrorInfo("retryable", "boom", "it broke"))],
             "session_recovered": [SessionPhaseChanged("recovery"), SessionRecovered()],
             "session_taken_over": [SessionTakenOver()],
+            "requests_repeated": [RequestsRepeated(as_operator=True)],
             "resources_released": [
                 ResourcesReleased(cleanups[-1], [CleanupAction("close_connection", done=True, at=1)], None, False)  # noqa: FBT003
             ],

@@ -414,8 +414,9 @@ def test_a_dismissed_fault_is_on_record_and_comes_up_again_only_if_it_grows(
     settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
     produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 1, cleanup=1)])
     land_all(clickhouse, settings, batches=1)
-    audit, cleanup = ("audit_rows_missing", 1, 1, 10, 19), ("cleanup_missing", 1, 1, 10, 19)
-    assert found_faults(capfd, "--late", "0", code=1) == [audit, cleanup]
+    names = "audit_rows_missing", "audit_topic_missing", "cleanup_missing"
+    audit, topic, cleanup = ((name, 1, 1, 10, 19) for name in names)
+    assert found_faults(capfd, "--late", "0", code=1) == [audit, topic, cleanup]
 
     def dismiss(fault: str, partition: int) -> int:
         words = ["integrity", "dismiss", fault, "--partition", str(partition), "--late", "0"]
@@ -423,13 +424,11 @@ def test_a_dismissed_fault_is_on_record_and_comes_up_again_only_if_it_grows(
 
     assert dismiss("audit_rows_missing", 2) == 4
     assert dismiss("audit_rows_missing", 1) == 0
-    assert found_faults(capfd, "--late", "0", code=1) == [cleanup]
-    assert dismiss("cleanup_missing", 1) == 0
+    assert found_faults(capfd, "--late", "0", code=1) == [topic, cleanup]
+    assert [dismiss(name, 1) for name in names[1:]] == [0, 0]
     assert found_faults(capfd, "--late", "0", code=0) == []
     kept = f"SELECT fault, rows, reason, dismissed_by FROM {database}.dismissed_faults ORDER BY fault FORMAT TSVRaw"
-    assert run_sql(clickhouse, kept).splitlines() == [
-        f"{fault}\t1\tthe broker's disk was lost\tann" for fault in ("audit_rows_missing", "cleanup_missing")
-    ]
+    assert run_sql(clickhouse, kept).splitlines() == [f"{fault}\t1\tthe broker's disk was lost\tann" for fault in names]
     produce_records(kafka, kafka.topics.batches, [encoded_batch(1, 2, audited=0, cleanup=1)])
     land_all(clickhouse, settings, batches=2)
     assert found_faults(capfd, "--late", "0", code=1) == [("cleanup_missing", 1, 2, 10, 29)]

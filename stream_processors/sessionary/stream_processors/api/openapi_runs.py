@@ -384,7 +384,7 @@ LIST_PATHS: Final[dict[str, Any]] = {
     ),
     "/v1/waiting": _operators_page("The questions that wait for a person", "WaitingList"),
     "/v1/open-requests": _operators_page(
-        "The sessions with open requests: clean-ups, tasks, claims, steps of migrations",
+        "The sessions with open requests",
         "OpenList",
         query_parameter("session_id", TEXT, "only this session"),
     ),

@@ -1,6 +1,7 @@
 """Requests against the counts of transactions; `tests/integration` has the servers."""
 
 import time
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -219,8 +220,9 @@ def test_what_an_open_transaction_hides_is_not_missing(pipeline: Pipeline) -> No
 
 @pytest.mark.parametrize("topic", ["audit", "rejected"])
 def test_what_a_sink_reads_is_compared_with_its_topic_too(pipeline: Pipeline, topic: str) -> None:
+    counts: dict[str, Any] = {topic: 2}
     for number in (1, 2, 3):
-        pipeline.write(number, **dict.fromkeys([topic], 2))
+        pipeline.write(number, **counts)
     pipeline.topics.records[f"p.{topic}", 1].pop(2)
     pipeline.topics.append(f"p.{topic}", 1, (1, 3), pipeline.now_s)
     assert pipeline.compare().faults == [

@@ -43,7 +43,8 @@ def check_command(
     transactions; and that Kafka has every request.
 
     Compares the counts of each transaction with the rows, and, unless --to is given, the end of
-    each table with Kafka, and the counts with the topics cleanup, tasks, migrations and quotas.
+    each table with Kafka, and the counts with the topics audit, rejected, cleanup, tasks,
+    migrations and quotas.
     With --from and --to only transactions that began in that time are compared. Says which records
     were not compared, because a topic has deleted them or a transaction has no counts. The exit
     code is 1 if a row or request is missing or duplicated. If Kafka is away, the counts are still
@@ -161,7 +162,7 @@ def _explain_fault(fault: Mapping[str, Json], behind: Collection[tuple[str, int]
     """Return why a repair has left a fault. `behind`: sinks that are behind, with the partition."""
     name, partition = str(fault["fault"]), fault["partition"]
     late = [number for sink, number in behind if sink == table_of_fault(name) and partition in (None, number)]
-    if late and name.endswith("_missing") and not name.endswith("_end_missing"):
+    if late and name.endswith("_missing") and not name.endswith(("_end_missing", "_topic_missing")):
         return f"sink {table_of_fault(name)} has not written all of Kafka's records yet, see sessionary lag"
     return next(text for end, text in _CAUSES.items() if name.endswith(end))
 

@@ -9,6 +9,7 @@
     people         actions of people: operators, questions and answers
     admission      the quotas of a session's tenant
     migration      a session that moves to another service
+    open_requests  requests that are not done, which an operator has sent again
     facts          the facts of which a decision consists
     effects        the effect of each fact on the row
     report         the records of each fact on the audit, rejected and cleanup topics
