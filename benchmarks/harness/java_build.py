@@ -15,7 +15,7 @@ import jgo
 from benchmarks.machine import ROOT
 
 PEERS = ROOT / "build" / "peers"
-STREAMS_VERSION = "4.1.2"  # the local broker's
+STREAMS_VERSION = "4.1.2"  # of the figures in benchmarks/results
 STREAMS = f"org.apache.kafka:kafka-streams:{STREAMS_VERSION}"
 NO_LOG = "org.slf4j:slf4j-nop:2.0.17"
 # Java 25 warns of what RocksDB and the clients do.

@@ -86,7 +86,7 @@ def test_each_role_has_a_name_a_check_and_a_published_port_of_its_own() -> None:
     for name in ("processor", "quotas"):
         folder = SERVICES[name]["environment"]["SESSIONARY_STATE_DIR"]
         assert f"{name}:{folder}" in SERVICES[name]["volumes"]
-        assert f"chown nobody {folder}" in (_FOLDER / "Dockerfile").read_text("utf-8")
+        assert f"--owner 65534 --group 65534 {folder}" in (_FOLDER / "Dockerfile").read_text("utf-8")
 
 
 def test_programs_on_the_host_and_containers_find_the_broker_at_addresses_of_their_own() -> None:

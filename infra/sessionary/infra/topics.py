@@ -171,19 +171,23 @@ def _describe_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> tuple[di
     return found, sorted(metadata.brokers)
 
 
-def _create_topics(admin: AdminClient, changes: Sequence[TopicChange]) -> None:
+def _create_topics(admin: AdminClient, changes: Sequence[TopicChange]) -> set[str]:
+    """Create topics; return the names of those that exist although they were not listed."""
     topics = [
         NewTopic(spec.name, spec.partitions, replication_factor=replicas, config=spec.config)
         for spec, replicas, _ in changes
         if replicas is not None
     ]
-    for answer in (admin.create_topics(topics, operation_timeout=_TIMEOUT_S) if topics else {}).values():
+    existing = set[str]()
+    for name, answer in (admin.create_topics(topics, operation_timeout=_TIMEOUT_S) if topics else {}).items():
         try:
             answer.result(_TIMEOUT_S)
         except KafkaException as error:
-            # Another process creates the same topics at this moment; they exist, as requested.
+            # Another process creates the same topics at this moment, or ours may not list them.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+            existing.add(name)
+    return existing
 
 
 def _alter_topics(admin: AdminClient, changes: Sequence[TopicChange]) -> None:
@@ -278,11 +282,17 @@ def apply_topics(settings: KafkaSettings, replication_factor: int | None = None)
         changes = topic_changes(specs, found, replicas)
         if replication_factor is not None:
             _check_replication(settings, found, brokers, replication_factor)
-        _create_topics(admin, changes)
+        existing = _create_topics(admin, changes)
         _alter_topics(admin, [change for change in changes if change.replicas is None])
     except KafkaException as error:
         raise _kafka_error(settings, error) from None
-    lines = [change.describe_change() for change in changes]
+    lines = [
+        f"{change.spec.name}: exists, but was not listed: it was just made elsewhere, or Describe on it is missing; "
+        "run this command again to compare its settings"
+        if change.spec.name in existing
+        else change.describe_change()
+        for change in changes
+    ]
     return AppliedTopics(lines, min(known, default=replicas), len(brokers))
 
 

@@ -1,11 +1,16 @@
 """Which topics must change, and where their replicas go."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from sessionary.infra.topics import TopicState, reassignment_plan, topic_changes
+from sessionary.infra import topics as module
+from sessionary.infra.topics import TopicState, apply_topics, reassignment_plan, topic_changes
 from sessionary.schemas.errors import Invalid
+from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import TopicSpec, topic_specs
 
 SPECS = topic_specs("p", 4)
@@ -76,3 +81,23 @@ def test_fewer_replicas_keep_the_preferred_leader_and_enough_need_nothing() -> N
     plan = reassignment_plan({"t": TopicState([[2, 3, 1], [3]], {})}, [1, 2, 3], 1)
     assert plan == {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2]}]}
     assert reassignment_plan({"t": TopicState([[2], [3]], {})}, [1, 2, 3], 1) is None
+
+
+def test_a_topic_that_exists_although_it_was_not_listed_is_not_reported_as_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def create(topics: Sequence[SimpleNamespace], operation_timeout: float) -> dict[str, Future[None]]:
+        answers = {topic.topic: Future[None]() for topic in topics}
+        for name, answer in answers.items():
+            if name.endswith(".audit"):
+                answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+            else:
+                answer.set_result(None)
+        return answers
+
+    monkeypatch.setattr(module, "_admin_client", lambda _settings: SimpleNamespace(create_topics=create))
+    monkeypatch.setattr(module, "_describe_topics", lambda _admin, _specs: ({}, [1, 2, 3, 4]))
+    applied = apply_topics(KafkaSettings(topic_prefix="p", partitions=4))
+    assert (applied.replication_factor, applied.brokers) == (3, 4)
+    assert [line.split(": ")[0] for line in applied.changes if "exists, but was not listed" in line] == ["p.audit"]
+    assert sum(line.endswith("created with 4 partitions, replication factor 3") for line in applied.changes) == 10
