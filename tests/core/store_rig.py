@@ -15,8 +15,9 @@ from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER
 from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition, Store
+from tests.auditor.signatures import SECRETS
 
-SETTINGS = ProcessorSettings(partitions=1)
+SETTINGS = ProcessorSettings(partitions=1, signing_keys=SECRETS)
 JOB = processor_job(SETTINGS)
 _HEADER_BYTES = 10  # about what a header of a record takes beside its content
 
