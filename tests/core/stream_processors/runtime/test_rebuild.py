@@ -207,6 +207,24 @@ def test_rows_that_are_accepted_stay_but_for_those_that_cannot_be_read(rebuilt: 
     assert plan.seal(is_last=False)(plan.position, {}).row_count == UNFINISHED
 
 
+def test_another_log_is_recognised_by_its_stamps_and_not_by_epochs_that_begin_again(rebuilt: Rebuilt) -> None:
+    rebuilt.position = rebuilt.position._replace(leader_epoch=3)
+    assert rebuilt.plan("accept_rows").leader_epoch == 3
+    plan = rebuilt.plan("accept_rows", IDS._replace(events="events-2"))
+    sealed = plan.seal(is_last=True)(plan.position, {})
+    assert (sealed.leader_epoch, sealed.events_topic_id) == (None, "events-2")
+    later = LogProbe(0, END + 90, None, RecordStamp(sealed.clock_ms + 1, 0))
+    fault = later.find_truncation(0, sealed)
+    assert fault is not None
+    assert fault.reason == "log_truncated"
+
+
+def test_an_audit_record_of_a_torn_transaction_is_counted(rebuilt: Rebuilt) -> None:
+    torn = rebuilt.audit[0]._replace(kind="transition", source_offset=END, batch_number=99)
+    rebuilt.audit.append(torn)
+    assert rebuilt.plan().audited_beyond == 1
+
+
 def test_copies_are_accepted_if_the_rows_are_whole_and_events_are_where_they_were(rebuilt: Rebuilt) -> None:
     moved = TopicIds("events-2", "changelog-2")
     rows, sums = stored(rebuilt.rig), rebuilt.rig.store.count_again()
