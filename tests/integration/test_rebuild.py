@@ -9,10 +9,9 @@ from confluent_kafka import Producer
 
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.core.model import POSITION_KEY, Rebuild, RebuildMode
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import partition_owner
-from sessionary.stream_processors.runtime.decisions import Rebuild, RebuildMode
 from sessionary.stream_processors.runtime.log_identity import LogClient
 from sessionary.stream_processors.runtime.log_probe import find_traces
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner

@@ -103,6 +103,19 @@ class ClockSetting(NamedTuple):
     principal: str  # who decided it
 
 
+# How the rows of a partition whose changelog cannot be trusted become right again: folded anew from
+# the log; taken as they are; or taken with other topics, to which all records were copied.
+RebuildMode = Literal["refold", "accept_rows", "accept_topics"]
+
+
+class Rebuild(NamedTuple):
+    """The rows of a partition are rebuilt."""
+
+    mode: RebuildMode
+    reason: str  # for people
+    principal: str  # who decided it
+
+
 class EventLog(NamedTuple):
     """The partition of the events topic from which a state is folded."""
 

@@ -9,13 +9,12 @@ from typing import Final, NamedTuple
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.log_fields import key_fields
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
-from sessionary.stream_processors.core.model import ClockSetting, LogRecord
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, RebuildMode
 from sessionary.stream_processors.errors import EndInDoubt, Halted, Lost
 from sessionary.stream_processors.runtime.decisions import (
     CLOCKS_APART_S_MAX,
     BrokerTime,
     OperatorDecision,
-    RebuildMode,
     read_broker_time,
 )
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner

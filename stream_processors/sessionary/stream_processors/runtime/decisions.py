@@ -8,7 +8,7 @@ import bisect
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
@@ -24,7 +24,13 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.kafka.clients import discard_producer, is_left_over, is_unreadable_batch
 from sessionary.schemas.records import Position, Tick
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
-from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, ClockSetting, LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import (
+    RECORD_OVERHEAD_BYTES,
+    ClockSetting,
+    LogRecord,
+    Rebuild,
+    SkippedOffsets,
+)
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
@@ -343,19 +349,6 @@ class RecordSkip(NamedTuple):
 class TruncationAcceptance(NamedTuple):
     """The truncation of a log is accepted; records below the position are not folded."""
 
-    reason: str  # for people
-    principal: str  # who decided it
-
-
-# How the rows of a partition whose changelog cannot be trusted become right again: folded anew from
-# the log; taken as they are; or taken with other topics, to which all records were copied.
-RebuildMode = Literal["refold", "accept_rows", "accept_topics"]
-
-
-class Rebuild(NamedTuple):
-    """The rows of a partition are rebuilt."""
-
-    mode: RebuildMode
     reason: str  # for people
     principal: str  # who decided it
 

@@ -24,18 +24,12 @@ from typing import Any
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
-from sessionary.stream_processors.core.model import BatchResult, LogRecord, RecentVerdicts
+from sessionary.stream_processors.core.model import BatchResult, LogRecord, Rebuild, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, EndInDoubt, Halted, Lost, RebuildRefused
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, position_lost, recover, seal_with
-from sessionary.stream_processors.runtime.decisions import (
-    GapAcceptance,
-    OperatorDecision,
-    PendingDecision,
-    Rebuild,
-    RecordSkip,
-)
+from sessionary.stream_processors.runtime.decisions import GapAcceptance, OperatorDecision, PendingDecision, RecordSkip
 from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import LogTruncated, probe_log

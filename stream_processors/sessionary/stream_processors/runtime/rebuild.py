@@ -21,15 +21,15 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError, Unavailable
 from sessionary.schemas.kafka.clients import is_unreadable_batch
-from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation, SessionState
+from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation
 from sessionary.schemas.rules import known_rules, newest_known
 from sessionary.schemas.types import RuleSet
-from sessionary.stream_processors.core.model import LogRecord, OutputCause, SkippedOffsets
+from sessionary.stream_processors.core.model import LogRecord, OutputCause, RebuildMode, SkippedOffsets
 from sessionary.stream_processors.core.trail import rules_record
 from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
 from sessionary.stream_processors.runtime.changelog import UNFINISHED, read_as_is, reader_of, seal_with
-from sessionary.stream_processors.runtime.decisions import RebuildMode, read_each, read_records
+from sessionary.stream_processors.runtime.decisions import read_each, read_records
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_identity import TopicIds, is_other_topic
 from sessionary.stream_processors.runtime.log_probe import FoldProgress, LogProbe, find_progress, probe_log
@@ -92,6 +92,11 @@ class RebuildPlan(NamedTuple):
     changed: Sequence[bytes] = ()
     removed: Sequence[bytes] = ()
     audited_beyond: int = 0  # audit records of events that are judged again; these get the same numbers
+
+    @property
+    def found_rows(self) -> int:
+        """How many rows the changelog has."""
+        return len(self.found.rows)
 
     def describe(self) -> str:
         """Return what was done, for the audit trail."""
@@ -392,8 +397,7 @@ class _Planning:
         known = sorted(
             (ledger.offsets[0], key, ledger.producer_id, ledger.last_seq)
             for key in self._found.rows
-            if isinstance(row := self._found.rows.peek(key), SessionState)
-            for ledger in row.producers
+            for ledger in getattr(self._found.rows.peek(key), "producers", ())  # of the rows that name their events
             if ledger.offsets and ledger.offsets[0] >= log.start_offset
         )
         compared = sorted({*known[:_FIRST_COMPARED], *known[-_LAST_COMPARED:]})

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position
-from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import LogRecord, RebuildMode, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, RebuildRefused
 from sessionary.stream_processors.runtime import rebuild
 from sessionary.stream_processors.runtime.changelog import UNFINISHED
-from sessionary.stream_processors.runtime.decisions import RebuildMode, SkippedRecords
+from sessionary.stream_processors.runtime.decisions import SkippedRecords
 from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import FoldProgress, LogProbe, RecordStamp
 from sessionary.stream_processors.runtime.rebuild import RebuildPlan, require_rebuildable
@@ -85,6 +85,11 @@ class Rebuilt:
         return rebuild._Planning(SETTINGS, JOB, 0, ids, lambda: True).plan(mode, 0)
 
 
+def stored(rig: StoreRig) -> dict[bytes, bytes | None]:
+    assert isinstance(rig.store, MemoryStore)
+    return dict(rig.store.stored_rows())
+
+
 @pytest.fixture
 def rebuilt(monkeypatch: pytest.MonkeyPatch) -> Rebuilt:
     return Rebuilt(monkeypatch)
@@ -103,7 +108,7 @@ def written(plan: RebuildPlan) -> MemoryStore:
 
 
 def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(rebuilt: Rebuilt) -> None:
-    known = dict(rebuilt.rig.store.stored_rows())
+    known = stored(rebuilt.rig)
     first, *_ = known
     rebuilt.found.load_rows({**known, first: None, b"acme:foreign": known[first]})
     plan = rebuilt.plan()
@@ -159,7 +164,9 @@ def refusals(rebuilt: Rebuilt, case: str) -> None:
     elif case == "between timers":
         rebuilt.audit.append(skip._replace(kind="transition", source_offset=END, batch_number=1))
     elif case == "rules":
-        rebuilt.progress = rebuilt.progress._replace(first_batch=BatchRecord(0, 1, *[0] * 10, "w", 1))
+        rebuilt.progress = rebuilt.progress._replace(
+            first_batch=BatchRecord(0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "w", 1)
+        )
     elif case == "truncated":
         rebuilt.position = rebuilt.position._replace(log_truncated="the log ends at 3")
 
@@ -187,7 +194,7 @@ def test_another_events_topic_is_not_folded(rebuilt: Rebuilt) -> None:
 
 
 def test_rows_that_are_accepted_stay_but_for_those_that_cannot_be_read(rebuilt: Rebuilt) -> None:
-    rebuilt.found.load_rows(dict(rebuilt.rig.store.stored_rows()))
+    rebuilt.found.load_rows(stored(rebuilt.rig))
     rebuilt.unreadable = [b"acme:torn"]
     plan = rebuilt.plan("accept_rows", IDS._replace(changelog="changelog-2"))
     assert (*plan.added, *plan.changed, *plan.removed) == (b"acme:torn",)
@@ -200,9 +207,27 @@ def test_rows_that_are_accepted_stay_but_for_those_that_cannot_be_read(rebuilt: 
     assert plan.seal(is_last=False)(plan.position, {}).row_count == UNFINISHED
 
 
+def test_another_log_is_recognised_by_its_stamps_and_not_by_epochs_that_begin_again(rebuilt: Rebuilt) -> None:
+    rebuilt.position = rebuilt.position._replace(leader_epoch=3)
+    assert rebuilt.plan("accept_rows").leader_epoch == 3
+    plan = rebuilt.plan("accept_rows", IDS._replace(events="events-2"))
+    sealed = plan.seal(is_last=True)(plan.position, {})
+    assert (sealed.leader_epoch, sealed.events_topic_id) == (None, "events-2")
+    later = LogProbe(0, END + 90, None, RecordStamp(sealed.clock_ms + 1, 0))
+    fault = later.find_truncation(0, sealed)
+    assert fault is not None
+    assert fault.reason == "log_truncated"
+
+
+def test_an_audit_record_of_a_torn_transaction_is_counted(rebuilt: Rebuilt) -> None:
+    torn = rebuilt.audit[0]._replace(kind="transition", source_offset=END, batch_number=99)
+    rebuilt.audit.append(torn)
+    assert rebuilt.plan().audited_beyond == 1
+
+
 def test_copies_are_accepted_if_the_rows_are_whole_and_events_are_where_they_were(rebuilt: Rebuilt) -> None:
     moved = TopicIds("events-2", "changelog-2")
-    rows, sums = dict(rebuilt.rig.store.stored_rows()), rebuilt.rig.store.count_again()
+    rows, sums = stored(rebuilt.rig), rebuilt.rig.store.count_again()
     rebuilt.position = rebuilt.position._replace(row_count=sums.rows, row_checksum=sums.checksum)
     with pytest.raises(RebuildRefused, match="has not the rows that its last position counts"):
         rebuilt.plan("accept_topics", moved)

@@ -23,15 +23,13 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number, parse_object
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.tokens import TokenStore
-from sessionary.stream_processors.core.model import ClockSetting
+from sessionary.stream_processors.core.model import ClockSetting, Rebuild, RebuildMode
 from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.decisions import (
     CLOCKS_APART_S_MAX,
     GapAcceptance,
     OperatorDecision,
-    Rebuild,
-    RebuildMode,
     RecordSkip,
     TruncationAcceptance,
     read_broker_time,
@@ -364,7 +362,7 @@ def rebuild_document(partition: int, plan: RebuildPlan) -> dict[str, Any]:
     return {
         "partition": partition,
         "mode": plan.mode,
-        "rows_found": len(plan.found.rows),
+        "rows_found": plan.found_rows,
         "rows_added": len(plan.added),
         "rows_changed": len(plan.changed),
         "rows_removed": len(plan.removed),

@@ -16,14 +16,12 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import PartitionDecision
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.operators import partitions as partition_pages
-from sessionary.stream_processors.core.model import ClockSetting
+from sessionary.stream_processors.core.model import ClockSetting, Rebuild, RebuildMode
 from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
 from sessionary.stream_processors.runtime.decisions import (
     BrokerTime,
     GapAcceptance,
     OperatorDecision,
-    Rebuild,
-    RebuildMode,
     RecordSkip,
     TruncationAcceptance,
 )
