@@ -5,9 +5,11 @@ import json
 from sessionary.infra.cli.commands.doctor import run_checks
 from sessionary.infra.local.ports import LOOPBACK, free_port, free_ports
 from sessionary.infra.local.process import Child
-from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.integration.pipeline_rig import COMMAND
 from tests.integration.processor_load import start_processor
 from tests.support import Processes, wait_until
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment
 
 WAIT_S = 180.0
@@ -53,3 +55,17 @@ def test_two_workers_of_one_name_both_say_so_and_work_on_and_one_without_tokens_
     assert late.exit_code == 1
     assert has_said(late, "not set, but the group")
     assert "processor is ready" not in late.log.read_text("utf-8")
+
+
+def test_of_two_sinks_of_one_name_the_former_ends_and_says_where_the_other_is(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
+) -> None:
+    make_tables(clickhouse)
+    env = environment(kafka, clickhouse, instance="s1")
+    former = processes.run([COMMAND, "serve", "sink", "rejected"], env=env, name="former")
+    wait_until(lambda: has_said(former, "sink rejected is ready: 4 partitions"), WAIT_S, "a sink with partitions")
+    latter = processes.run([COMMAND, "serve", "sink", "rejected"], env=env, name="latter")
+    assert former.wait(WAIT_S)
+    assert former.exit_code not in (0, None)
+    assert has_said(former, "Another sink rejected runs as SESSIONARY_INSTANCE=s1, at 127.0.0.1")
+    assert latter.exit_code is None

@@ -6,6 +6,7 @@ In the order in which a record passes:
     process      a worker as a process: its start, and the signals that end it
     worker       one worker: its parts, its tasks, its end
     startup      the steps of a process before its worker joins the group
+    group_members  the members of the group as Kafka names them: names, hosts, secrets
     faust_app    Faust's app: the group's member and the web server
     runtime/     Kafka around the core: assignment, fetching, transactions, ticks
     core/        the rules, pure: partitions, clocks and timers, verdicts, the audit trail

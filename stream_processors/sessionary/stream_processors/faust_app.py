@@ -9,8 +9,8 @@ from faust.tables.recovery import Recovery
 from yarl import URL
 
 from sessionary.schemas.errors import SettingsError, cause_text
+from sessionary.stream_processors.group_members import client_id
 from sessionary.stream_processors.runtime.faust_transport import FAUST_LOG, Assignor
-from sessionary.stream_processors.runtime.group_members import client_id
 from sessionary.stream_processors.security import member_credentials
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.streams.stream_transport import AgentSupervisor, LocalStream

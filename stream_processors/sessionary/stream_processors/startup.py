@@ -24,7 +24,7 @@ from sessionary.schemas.rules import newest_known
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.topics import TopicSpec, bytes_limits, topic_specs
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime.group_members import list_members, require_secrets
+from sessionary.stream_processors.group_members import list_members, require_secrets
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)

@@ -39,18 +39,18 @@ from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.faust_app import make_faust_app
-from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.executor import UnboundedExecutor
-from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
-from sessionary.stream_processors.runtime.fetcher import Fetcher
-from sessionary.stream_processors.runtime.group_members import (
+from sessionary.stream_processors.group_members import (
     Member,
     client_id,
     find_namesakes,
     list_members,
     parse_member,
 )
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.executor import UnboundedExecutor
+from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
+from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job, processor_job
 from sessionary.stream_processors.runtime.log_identity import LogClient, TopicIds, ask_topic_ids
 from sessionary.stream_processors.runtime.log_probe import LogProbe, find_traces, probe_log

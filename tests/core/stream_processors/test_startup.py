@@ -15,7 +15,7 @@ from sessionary.schemas.topics import topic_specs
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors import startup
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime.group_members import Member
+from sessionary.stream_processors.group_members import Member
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import check_group, require_roomy_topics, wait_for_topics, warn_of_plain_api
 

@@ -3,7 +3,6 @@
 In the order in which a record passes:
 
     faust_transport    the membership of the group: rebalances, heartbeats, the group's offsets
-    group_members      the members of the group as Kafka names them
     assignment         the partitions that this worker owns, and their owners
     partition_owner    one partition during one assignment: open, fold, commit, end
     open_batch         a batch before its transaction; ticks alone may wait

@@ -471,7 +471,7 @@ def _run_sink_checks(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _check_names(kafka: KafkaSettings) -> str:
-    from sessionary.stream_processors.runtime.group_members import group_by_name, list_members
+    from sessionary.stream_processors.group_members import group_by_name, list_members
     from sessionary.stream_processors.settings import processor_group, quotas_group
 
     connection = AdminConnection(kafka)

@@ -30,9 +30,9 @@ from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.group_members import list_members
 from sessionary.stream_processors.rules_change import RulesRequest, is_in_force, last_decided
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.group_members import list_members
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings, quotas_group
 from sessionary.stream_processors.store.stores import free_bytes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.errors import SettingsError
-from sessionary.stream_processors.runtime.group_members import (
+from sessionary.stream_processors.group_members import (
     Member,
     client_id,
     find_namesakes,
