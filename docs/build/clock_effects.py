@@ -1,11 +1,12 @@
 """Which event moves which clock of a session: asked of the judge itself, in every state."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from typing import NamedTuple
 
-from sessionary.producers import Limits, Session
+from sessionary.producers import Limits, Rejected, Session
 from sessionary.producers.session.view import full_snapshot
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import (
@@ -146,7 +147,11 @@ class _Scene:
         """Send events past the client's own checks; return whether the last one was applied."""
         self.session.core.emitter.epoch = self.row().epoch
         for payload in payloads:
-            self.session.core.emitter.emit(payload)
+            if isinstance(payload, RequestsRepeated):  # an operator's: no client sends it
+                with suppress(Rejected):
+                    self.memory.operator.ask_again(self.session)
+            else:
+                self.session.core.emitter.emit(payload)
         return self.memory.verdicts()[-1].outcome == "applied"
 
     def send_heartbeat(self) -> bool:
@@ -173,7 +178,7 @@ class _Scene:
             "session_errored": [SessionErrored(ErrorInfo("retryable", "boom", "it broke"))],
             "session_recovered": [SessionPhaseChanged("recovery"), SessionRecovered()],
             "session_taken_over": [SessionTakenOver()],
-            "requests_repeated": [RequestsRepeated(as_operator=True)],
+            "requests_repeated": [RequestsRepeated()],
             "resources_released": [
                 ResourcesReleased(cleanups[-1], [CleanupAction("close_connection", done=True, at=1)], None, False)  # noqa: FBT003
             ],
