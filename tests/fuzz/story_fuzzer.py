@@ -289,8 +289,15 @@ class StoryFuzzer(RecordFuzzer):
             self._send(agent, "state_updated", {"state_json": _LARGE_TEXT})
 
     def _resume_too_late(self) -> None:
-        """Let a run fail in a session that never ends, and days pass before it is resumed."""
-        agent, run_id = self._full_of_children, f"late-{self._made}"
+        """Let a run fail in a session that never ends, and days pass before it is resumed.
+
+        Another one has a new plan, and is completed.
+        """
+        agent, done_id, run_id = self._full_of_children, f"done-{self._made}", f"late-{self._made}"
+        self._send(agent, "run_started", {"mode": "attached", "plan_json": None}, run_id=done_id)
+        self._send(agent, "run_running", {"progress": None}, run_id=done_id)
+        for event_type in ("plan_recorded", "plan_replaced", "run_completed"):
+            self._send(agent, event_type, run_id=done_id)
         self._send(agent, "run_started", {"mode": "attached", "plan_json": None}, run_id=run_id)
         self._send(agent, "run_running", {"progress": None}, run_id=run_id)
         self._send(agent, "run_failed", {"error": ERRORS[0]}, run_id=run_id)
