@@ -110,7 +110,7 @@ class ControlApiClient:
 
     def plan_rebuild(self, partition: int, mode: str) -> dict[str, Json]:
         """Return what a rebuild would change: a `RebuildPlan`. Takes up to 10 minutes."""
-        body = {"mode": mode, "dry_run": True}
+        body = {"mode": mode, "dry_run": True, "reason": "a dry run"}
         return self._send_request("POST", f"/v1/partitions/{partition}/rebuild", body, timeout_s=_DRY_RUN_S)
 
     def skip_records(self, partition: int, offset: int, last_offset: int | None, reason: str) -> dict[str, Json]:

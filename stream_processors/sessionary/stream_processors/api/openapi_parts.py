@@ -359,14 +359,15 @@ def rebuild_operation() -> dict[str, Any]:
     operation = halt_operation(
         "Rebuild the rows of a changelog that cannot be trusted; needs the role operator",
         "a rebuild does not end the partition's halt; a dry run shows that the rows cannot be rebuilt so",
-        mode=about(
-            TEXT, "refold: fold the log again (default); accept_rows: take them as they are; accept_topics: copies"
-        ),
+        mode={
+            **about(TEXT, "fold the log again (default), take the rows as they are, or take the topics for copies"),
+            "enum": ["refold", "accept_rows", "accept_topics"],
+        },
         dry_run={"type": "boolean", "description": "true: change nothing, and answer what would change"},
         reason=REASON,
     )
     post = operation["post"]
-    post["requestBody"]["content"]["application/json"]["schema"]["required"] = []
+    post["requestBody"]["content"]["application/json"]["schema"]["required"] = ["reason"]
     answer = json_answer("the partition after at most 5 s, or what would change, within 10 minutes", "Partition")
     answer["content"]["application/json"]["schema"] = {
         "oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Partition", "RebuildPlan")]

@@ -173,7 +173,7 @@ class PartitionApi:
             return await self._others.pass_on(request, partition, DRY_RUN_S if is_dry else None)
         if not is_dry:
             return await self._reopen_halted(request, _decide_rebuild)
-        mode = _parse_mode(body)
+        mode, _ = _parse_mode(body), _parse_reason(body)
         if owner.halted is None:
             raise _not_halted(owner)
         _require_rebuildable(partition, owner.halted, mode)

@@ -315,14 +315,14 @@ def test_the_rows_of_a_halted_partition_are_rebuilt_in_the_way_that_was_asked_fo
     ("fault", "body", "status", "part"),
     [
         (None, {"reason": "why"}, 409, "partition 1 is open: only a halted partition"),
-        (None, {"dry_run": True}, 409, "partition 1 is open: only a halted partition"),
+        (None, {"dry_run": True, "reason": "why"}, 409, "partition 1 is open: only a halted partition"),
         (
             GAP,
             {"reason": "why"},
             409,
             "halted by log_gap, for which its rows need no rebuild",
         ),
-        (GAP, {"dry_run": True}, 409, "sessionary partition accept-gap"),
+        (GAP, {"dry_run": True, "reason": "why"}, 409, "sessionary partition accept-gap"),
         (Halted("transaction_open", "why"), {"reason": "why"}, 409, "sessionary partition retry"),
         (LOST_ROWS, {}, 400, "say why"),
         (LOST_ROWS, {"reason": "why", "mode": "anew"}, 400, "use refold, accept_rows, accept_topics"),
@@ -368,10 +368,10 @@ def test_a_dry_run_answers_what_would_change_and_opens_nothing(tmp_path: Path) -
     async def story() -> None:
         assignment.plan_rebuild = plan  # type: ignore[attr-defined]
         async with running_server(tmp_path, assignment) as server:
-            answer = await decide(server, 1, b"rebuild", {"dry_run": True})
+            answer = await decide(server, 1, b"rebuild", {"dry_run": True, "reason": "why"})
             assert (answer.status, answer.body["reason"]) == (409, "not_rebuilt")
-            assert (await decide(server, 1, b"rebuild", {"dry_run": True})).status == 503
-            answer = await decide(server, 1, b"rebuild", {"dry_run": True})
+            assert (await decide(server, 1, b"rebuild", {"dry_run": True, "reason": "why"})).status == 503
+            answer = await decide(server, 1, b"rebuild", {"dry_run": True, "reason": "why"})
             assert answer.body.keys() == DOCUMENT["components"]["schemas"]["RebuildPlan"]["properties"].keys()
             counts = [answer.body[name] for name in ("rows_added", "rows_changed", "rows_removed", "judged_again")]
             assert counts == [2, 1, 0, 3]

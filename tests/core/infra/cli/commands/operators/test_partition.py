@@ -135,7 +135,7 @@ def test_a_dry_run_needs_no_reason_and_prints_what_would_change(
     assert run(["partition", "rebuild", "1", "--dry-run"]) == 0
     assert json.loads(capfd.readouterr().out) == REBUILD_PLAN
     (asked,) = api.asked
-    assert json.loads(asked.body) == {"mode": "refold", "dry_run": True}
+    assert json.loads(asked.body) == {"mode": "refold", "dry_run": True, "reason": "a dry run"}
 
 
 def test_all_partitions_whose_topics_were_replaced_are_rebuilt_by_one_command(
