@@ -653,9 +653,10 @@ class PartitionOwner:
         """Replace the producer, and return whether the state is still that of the changelog.
 
         The new one fences another owner, if there is one. If the changelog ends behind this owner's
-        last commit, no other owner has committed since, and rows and position in memory are the
-        last ones: nothing is read again. After an abort it ends elsewhere. Then the partition is to
-        be opened again, which fences likewise. Raises `Lost`.
+        last commit, and the partition is still this worker's, no other owner has committed since,
+        and rows and position in memory are the last ones: nothing is read again. After an abort it
+        ends elsewhere. Then the partition is to be opened again, which fences likewise. Raises
+        `Lost`.
         """
         context, former = self._context, self._writer
         assert former is not None
@@ -669,6 +670,8 @@ class PartitionOwner:
         finally:
             self.is_renewing = False
         if await context.run_blocking(context.changelog_end, self.partition) != self._changelog_end:
+            return False
+        if not self._may_fence(self):  # it took long, and a broker that leads no more knows no later end
             return False
         context.metrics.errors.labels("renewed").inc()
         _log.warning(

@@ -170,3 +170,26 @@ def test_a_worker_that_leaves_waits_for_a_producer_that_is_being_replaced(
         assert owner.task.done()
 
     play(story)
+
+
+@pytest.mark.parametrize("why", ["a rebalance", "no heartbeat"])
+def test_a_batch_is_not_written_if_the_partition_may_be_another_worker_s_by_then(
+    why: str, play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(partition: _Partition) -> None:
+        owner, partition.changelog_end = partition.owner, AFTER_COMMIT
+        gate = threading.Semaphore(0)
+        monkeypatch.setattr(DoubtfulWriter, "gate", gate)
+        owner.offer_records(1, [LogRecord(1, 1_000, None, TICK)])
+        await partition.bench.seen(lambda: DoubtfulWriter.calls[-1] == "fence")
+        if why == "a rebalance":
+            partition.bench.assignment.begin_rebalance()
+        else:
+            partition.unheard_s = 3_600.0
+        gate.release()
+        await partition.bench.seen(owner.task.done)
+        assert isinstance(owner.task.exception(), EndInDoubt)
+        assert DoubtfulWriter.calls == ["fence", "write up to 1", "discard", "fence", "discard"]
+        assert partition.owner is owner
+
+    play(story)
