@@ -185,13 +185,13 @@ class Assignment:
         """Prepare to leave the group: open no partition any more, and answer no reader.
 
         Open partitions are folded until another worker fences them, or until `close`. Waits at most
-        15 s for all other owners to end: one that fenced later would fence a successor. Returns the
-        `next_offsets`.
+        15 s for all other owners to end, and for those that replace their producer: one that fenced
+        later would fence a successor. Returns the `next_offsets`.
         """
         self._closed = True
         for owner in self.owners.values():
             owner.stop_answering()
-            if not owner.is_open:
+            if not owner.is_open or owner.is_renewing:
                 owner.request_end()
         await _wait_for_ends(owner for owner in self._all_owners() if owner.end_requested)
         return self.next_offsets

@@ -153,6 +153,7 @@ class PartitionOwner:
         context.batch_limits.limit_batches(self.state)
         self.recent_verdicts = RecentVerdicts()
         self.is_open, self.end_requested = False, False
+        self.is_renewing = False  # its producer: until that is done, it may fence another worker's owner
         self.began_reading = False  # of the changelog: before that no position is known
         # Assignments since this owner began, and those of them after which it has committed.
         self._assignments = self._confirmed = 0
@@ -652,18 +653,25 @@ class PartitionOwner:
         """Replace the producer, and return whether the state is still that of the changelog.
 
         The new one fences another owner, if there is one. If the changelog ends behind this owner's
-        last commit, no other owner has committed since, and rows and position in memory are the
-        last ones: nothing is read again. After an abort it ends elsewhere. Then the partition is to
-        be opened again, which fences likewise. Raises `Lost`.
+        last commit, and the partition is still this worker's, no other owner has committed since,
+        and rows and position in memory are the last ones: nothing is read again. After an abort it
+        ends elsewhere. Then the partition is to be opened again, which fences likewise. Raises
+        `Lost`.
         """
         context, former = self._context, self._writer
         assert former is not None
         if self._changelog_end is None or not self._may_fence(self):
             return False
-        self._writer = await self._make_writer()
-        former.discard()
-        await context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
+        self.is_renewing = True
+        try:
+            self._writer = await self._make_writer()
+            former.discard()
+            await context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
+        finally:
+            self.is_renewing = False
         if await context.run_blocking(context.changelog_end, self.partition) != self._changelog_end:
+            return False
+        if not self._may_fence(self):  # it took long, and a broker that leads no more knows no later end
             return False
         context.metrics.errors.labels("renewed").inc()
         _log.warning(

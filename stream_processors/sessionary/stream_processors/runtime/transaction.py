@@ -365,7 +365,12 @@ class TransactionWriter:
             self._firsts.add(log)
 
     def _flush(self) -> None:
-        if self._producer.flush(_CALL_TIMEOUT_S):
+        try:
+            left = self._producer.flush(_CALL_TIMEOUT_S)
+        except SystemError as error:  # a fatal fault was set, and the driver still handed out a line of its log
+            cause = error.__cause__ or error
+            raise Lost(f"partition {self._partition}, _flush: {cause}") from error
+        if left:
             raise KafkaException(
                 KafkaError(KafkaError._TIMED_OUT, "first records are not acknowledged", retriable=True)
             )

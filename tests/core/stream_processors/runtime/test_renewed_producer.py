@@ -1,6 +1,7 @@
 """A partition whose last transaction's end is in doubt goes on with a new producer."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,6 +24,7 @@ class DoubtfulWriter(FakeWriter):
     """A transaction writer whose first transaction has an end in doubt."""
 
     calls: list[str] = []
+    gate: threading.Semaphore | None = None  # that fencing waits for
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -30,6 +32,8 @@ class DoubtfulWriter(FakeWriter):
 
     def fence_former_owner(self) -> None:
         self.calls.append("fence")
+        if self.gate is not None:
+            assert self.gate.acquire(timeout=120)
 
     def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         if self.commits:
@@ -144,6 +148,48 @@ def test_no_owner_elsewhere_is_fenced_while_the_partition_may_be_another_worker_
         await partition.commit(1)
         assert isinstance(owner.task.exception(), EndInDoubt)
         assert DoubtfulWriter.calls == ["fence", "write up to 1", "discard"]
+        assert partition.owner is owner
+
+    play(story)
+
+
+def test_a_worker_that_leaves_waits_for_a_producer_that_is_being_replaced(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(partition: _Partition) -> None:
+        owner, partition.changelog_end = partition.owner, AFTER_COMMIT
+        gate = threading.Semaphore(0)
+        monkeypatch.setattr(DoubtfulWriter, "gate", gate)
+        owner.offer_records(1, [LogRecord(1, 1_000, None, TICK)])
+        await partition.bench.seen(lambda: DoubtfulWriter.calls[-1] == "fence")
+        leaving = asyncio.create_task(partition.bench.assignment.prepare_leaving())
+        await asyncio.sleep(0.01)
+        assert not leaving.done(), "it must not fence a successor"
+        gate.release()
+        assert await leaving == {}
+        assert owner.task.done()
+
+    play(story)
+
+
+@pytest.mark.parametrize("why", ["a rebalance", "no heartbeat"])
+def test_a_batch_is_not_written_if_the_partition_may_be_another_worker_s_by_then(
+    why: str, play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(partition: _Partition) -> None:
+        owner, partition.changelog_end = partition.owner, AFTER_COMMIT
+        gate = threading.Semaphore(0)
+        monkeypatch.setattr(DoubtfulWriter, "gate", gate)
+        owner.offer_records(1, [LogRecord(1, 1_000, None, TICK)])
+        await partition.bench.seen(lambda: DoubtfulWriter.calls[-1] == "fence")
+        if why == "a rebalance":
+            partition.bench.assignment.begin_rebalance()
+        else:
+            partition.unheard_s = 3_600.0
+        gate.release()
+        await partition.bench.seen(owner.task.done)
+        assert isinstance(owner.task.exception(), EndInDoubt)
+        assert DoubtfulWriter.calls == ["fence", "write up to 1", "discard", "fence", "discard"]
         assert partition.owner is owner
 
     play(story)

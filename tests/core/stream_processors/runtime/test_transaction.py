@@ -225,6 +225,19 @@ def test_a_first_record_that_is_not_acknowledged_is_waited_for_and_loses_the_par
     assert producer.calls == ["begin"]
 
 
+def test_a_producer_that_is_fenced_while_it_waits_for_its_first_records_loses_the_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flush(timeout_s: float) -> int:
+        """Raise as CPython does if a callback is called while the driver's fatal error is set."""
+        raise SystemError("returned a result with an exception set") from KafkaException("reported so")
+
+    producer = FakeProducer()
+    monkeypatch.setattr(producer, "flush", flush)
+    with pytest.raises(Lost, match="_flush: reported so"):
+        writer_of(producer, lambda: iter(RECORDS)).write_result(OUTCOME, 0)
+
+
 def test_the_first_record_of_each_key_s_partition_is_acknowledged_too() -> None:
     producer = FakeProducer(partition=-1)
     made = writer_of(producer, lambda: ())
