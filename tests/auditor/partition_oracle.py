@@ -73,6 +73,8 @@ class PartitionOracle(PauseModel):
             if event_type in (ACTIVATION, VERDICT) and key_parts(key)[0] and not entry.is_signed:
                 raise Rejection("bad_signature")
             if event_type == VERDICT and key is not None and key_parts(key)[0]:
+                if partition_of(key, self.partitions) != self.number:
+                    raise Rejection("wrong_partition")
                 self.judge_verdict(key, fields)
                 return "tick"
             if key is None or event_type in ("tick", ACTIVATION, VERDICT) or not key_parts(key)[0]:

@@ -96,16 +96,24 @@ def keep_secret(data: Path, name: str) -> str:
 def make_signing_keys(path: Path) -> bool:
     """Write a file with one random signing key, unless there is a file; return whether it was made.
 
-    Only the owner may read it. Raises `SettingsError` if it cannot be written.
+    Only the owner may read it. It appears whole: a draft is written, and linked to its name, which
+    one of several processes can do. Raises `SettingsError` if it cannot be written.
     """
+    if path.exists():
+        return False
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(json.dumps({f"k{secrets.token_hex(4)}": secrets.token_urlsafe(32)}, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
     except FileExistsError:
         return False
     except OSError as error:
         raise SettingsError(f"the signing keys cannot be written: {error}") from None
-    with os.fdopen(descriptor, "w") as file:
-        file.write(json.dumps({f"k{secrets.token_hex(4)}": secrets.token_urlsafe(32)}, indent=1) + "\n")
+    finally:
+        draft.unlink(missing_ok=True)
     return True
 
 

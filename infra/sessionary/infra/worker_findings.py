@@ -143,6 +143,24 @@ def find_setting_faults(workers: Sequence[Document]) -> list[Finding]:
     ]
 
 
+def find_key_faults(processors: Sequence[Document], quota_workers: Sequence[Document]) -> list[Finding]:
+    """Return whether the role quotas has other signing keys than the processors, which verify."""
+    name = "SESSIONARY_SIGNING_KEYS"
+    known, signing = (
+        sorted({str(worker["settings"][name]) for worker in group if name in (worker.get("settings") or {})})
+        for group in (processors, quota_workers)
+    )
+    if not known or not signing or known == signing:
+        return []
+    return [
+        Finding(
+            f"{name} differs: the role quotas has {'; '.join(signing)}, processors have {'; '.join(known)}: these may "
+            "refuse every verdict (bad_signature), and what asks for quotas then waits for ever",
+            "give both roles the same file of keys, and restart those that are wrong",
+        )
+    ]
+
+
 def _setting_text(value: object) -> str:
     return "none" if value is None else str(value)
 

@@ -1,6 +1,8 @@
 """How a command finds its stack."""
 
+import errno
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -107,6 +109,38 @@ def test_signing_keys_are_made_once_random_and_for_their_owner_only(tmp_path: Pa
     assert parse_signing_keys(other.read_bytes()).items().isdisjoint(parse_signing_keys(made).items())
     with pytest.raises(SettingsError, match="the signing keys cannot be written"):
         make_signing_keys(tmp_path / "nowhere" / "keys.json")
+
+
+def test_a_full_disk_leaves_no_half_file_of_signing_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a file would never be made again, and no role would start with it."""
+    path = tmp_path / "keys.json"
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        with pytest.raises(SettingsError, match=r"the signing keys cannot be written: .*No space left"):
+            make_signing_keys(path)
+    assert list(tmp_path.iterdir()) == []
+    assert make_signing_keys(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_of_two_that_make_signing_keys_at_once_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sync, made = tmp_path / "keys.json", os.fsync, list[bytes]()
+
+    def lose_race(descriptor: int) -> None:
+        sync(descriptor)
+        if not made:
+            made.append(b"")
+            assert make_signing_keys(path)
+            made[0] = path.read_bytes()
+
+    monkeypatch.setattr(os, "fsync", lose_race)
+    assert not make_signing_keys(path)
+    assert [path.read_bytes()] == made
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_stack_keeps_the_place_of_its_signing_keys(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from sessionary.infra.worker_findings import (
     describe_workers,
     find_clock_faults,
     find_full_state_disks,
+    find_key_faults,
     find_release_faults,
     find_setting_faults,
 )
@@ -109,6 +110,18 @@ def test_settings_that_differ_are_named_with_both_workers_and_values() -> None:
     assert fault.found == "SESSIONARY_OUTAGE_MS differs: w1 has 5000, w2 has 9"
     (fault,) = find_setting_faults([one, worker("w2", settings={**alike, "SESSIONARY_API_TOKENS": None})])
     assert fault.found == "SESSIONARY_API_TOKENS differs: w1 has 1a2b3c4d, w2 has none"
+
+
+def test_keys_that_the_role_quotas_has_and_processors_have_not_are_named_with_what_they_bring_about() -> None:
+    def signing(keys: str | None) -> dict[str, Any]:
+        return worker(settings=None if keys is None else {"SESSIONARY_SIGNING_KEYS": keys})
+
+    right, wrong, older = signing("k1 1a2b3c4d"), signing("k1 5e6f7a8b"), signing(None)
+    assert find_key_faults([right, older], [right]) == []
+    assert find_key_faults([right], [older]) == find_key_faults([], [right]) == []
+    (fault,) = find_key_faults([right, right], [wrong])
+    assert "the role quotas has k1 5e6f7a8b, processors have k1 1a2b3c4d" in fault.found
+    assert "bad_signature" in fault.found
 
 
 def test_the_core_of_each_worker_is_reported() -> None:

@@ -4,9 +4,10 @@ They are sent from committed rows, outside of transactions, and again until the 
 them: so no verdict is lost if a worker is killed. A repeated verdict changes nothing. Each is
 signed: without that, a client could admit its own sessions.
 
-Each hour the verdicts on all slots that are held are sent again. A session answers such a verdict
-with `taken` or `released`, also if there is no session any more. So a slot whose release was lost
-is free within the hour.
+Each hour the verdicts on all slots that are held are sent again, each at the second of the hour
+that follows from its claim: so neither restarts nor the number of slots keep one from its turn. A
+session answers such a verdict with `taken` or `released`, also if there is no session any more. So
+a slot whose release was lost is free within the hour.
 """
 
 from collections import Counter
@@ -40,6 +41,7 @@ _log = role_logger(__name__)
 REPEAT_MS: Final = 1_000  # then twice as long each time
 REPEAT_MS_MAX: Final = 60_000  # a session's partition may be halted for long
 CHECK_MS: Final = 3_600_000  # a tenant with as many slots as a row has: one and a half verdicts a second
+_TURNS: Final = CHECK_MS // REPEAT_MS  # one a second, in which some of the held slots are asked about
 _STATES: Final = ("waiting", "granted", "taken", "rejected")
 
 
@@ -81,7 +83,7 @@ class VerdictSender:
         self._rows: dict[int, dict[bytes, TenantQuota]] = {}
         self._fresh: list[PendingVerdict] = []
         self._sent: dict[tuple[str, QuotaClaim], _Sent] = {}
-        self._check_at_ms: dict[bytes, float] = {}  # when the held slots of a row are asked about
+        self._turn: int | None = None  # the last one
         self._looked_ms = self._made_ms = 0.0
         self._failed = False
         self._producer = self._made()
@@ -152,18 +154,16 @@ class VerdictSender:
                         self._send(pending, now_ms, min(2 * sent.pause_ms, REPEAT_MS_MAX))
 
     def _ask_holders(self, now_ms: float) -> None:
-        """Ask the sessions of the rows that are due whether they still hold their slots."""
-        former, self._check_at_ms = self._check_at_ms, {}
+        """Ask the sessions whose turn has come since the last call if they hold their slots."""
+        turn = int(now_ms) // REPEAT_MS
+        passed = 0 if self._turn is None else min(turn - self._turn, _TURNS)
+        self._turn = turn
         for rows in self._rows.values():
-            for key, row in rows.items():
-                due_ms = former.get(key, now_ms + CHECK_MS)
-                if now_ms >= due_ms:
-                    due_ms = now_ms + CHECK_MS
-                    for claim in row.claims:
-                        if claim.state == "taken":
-                            verdict = verdict_on(row, claim, self._settings.worker_name)
-                            self._produce(PendingVerdict(row.tenant_id, claim, verdict))
-                self._check_at_ms[key] = due_ms
+            for row in rows.values():
+                for claim in row.claims:
+                    if (turn - claim.offset) % _TURNS < passed and claim.state == "taken":
+                        verdict = verdict_on(row, claim, self._settings.worker_name)
+                        self._produce(PendingVerdict(row.tenant_id, claim, verdict))
 
     def _send(self, pending: PendingVerdict, now_ms: float, pause_ms: float) -> None:
         self._sent[pending.tenant_id, pending.claim] = _Sent(now_ms + pause_ms, pause_ms)

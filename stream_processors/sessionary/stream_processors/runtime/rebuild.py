@@ -148,6 +148,7 @@ class _AuditNotes(NamedTuple):
     decisions: list[AuditRecord]  # in order
     failures: dict[int, str]  # of the judge, by the event's offset
     audited_beyond: int  # records of events from the position on, of no known transaction
+    forgeries: set[int]  # offsets of the records that were refused as bad_signature
     is_cut_short: bool  # whether the last transaction ended between the timers of the next record
 
 
@@ -273,6 +274,12 @@ class _Planning:
             raise self._refuse(f"{fault.detail}. Or use --accept-rows")
         refold = _Refold(self._settings, self._job, self._partition, self._first_rules(former, progress, notes))
         refold.fold(notes, next_offset, former, self._wanted)
+        if differing := refold.forgeries ^ notes.forgeries:
+            raise self._refuse(
+                f"this worker has other signing keys than those by which offset {min(differing)} was judged, so the "
+                "rows would be other ones. Start it with the keys of that time (SESSIONARY_SIGNING_KEYS_FILE), or use "
+                "--accept-rows"
+            )
         added, changed, removed = _compare(self._found, refold.store, unreadable)
         epoch = None if log.previous is None else log.previous.leader_epoch
         position = refold.state.position._replace(
@@ -300,7 +307,7 @@ class _Planning:
 
     def _read_audit(self, next_offset: int, batch_number: int) -> _AuditNotes:
         """Read the partition's audit trail from its begin."""
-        notes = _AuditNotes([], {}, 0, is_cut_short=False)
+        notes = _AuditNotes([], {}, 0, set(), is_cut_short=False)
         for record in self._list_audit():
             is_of_fold = record.batch_number <= batch_number
             if record.kind == "decision" and is_of_fold:
@@ -313,6 +320,8 @@ class _Planning:
                 )
             elif record.reason_code == "internal_error" and record.kind == "rejection":
                 notes.failures[record.source_offset] = record.reason
+            elif record.reason_code == "bad_signature" and record.kind == "rejection":
+                notes.forgeries.add(record.source_offset)
         for record in notes.decisions:
             if record.event_type not in ("records_skipped", "rules_announced", *_WITHOUT_EFFECT):
                 raise self._refuse(
@@ -443,6 +452,7 @@ class _Refold:
     def __init__(self, settings: ProcessorSettings, job: Job, partition: int, rules: RuleSet) -> None:
         self._settings, self._job, self._partition = settings, job, partition
         self.store, self.state = MemoryStore(job.row_codec), job.new_state(partition)
+        self.forgeries = set[int]()  # offsets of the records that are refused as bad_signature
         self.state.rows = self.store.rows
         self.state.load_position(Position(0, 0, 0, 0, 0, rules=rules))
         self.state.finish_loading([])
@@ -481,6 +491,7 @@ class _Refold:
         outcome = batch.finish()
         written = self._job.transaction(self._partition, outcome, 0, self.store.stored_row)
         self.state.merge(batch)
+        self.forgeries |= {at for at, reason in outcome.judged.rejections.items() if reason == "bad_signature"}
         self.store.save_rows(written.rows, SavedPosition(self.state.position, 0, 0.0))
 
     def _skip(self, decision: AuditRecord, next_offset: int) -> None:

@@ -82,8 +82,8 @@ class SenderRig:
         state.finish_loading()
         return state
 
-    def tell(self, step: QuotaStep, run_id: str, tokens: int = 0) -> None:
-        value = encode_record(QuotaNotice("concurrent_runs", step, "acme", "s1", run_id, 5, tokens))
+    def tell(self, step: QuotaStep, run_id: str, tokens: int = 0, offset: int = 5) -> None:
+        value = encode_record(QuotaNotice("concurrent_runs", step, "acme", "s1", run_id, offset, tokens))
         batch = self.state.begin()
         assert batch.apply(LogRecord(self.offset, int(self.now_ms), KEY, value))
         self.offset += 1
@@ -98,6 +98,10 @@ class SenderRig:
         before = len(producer.sent)
         self.sender.attend(self.now_ms, {0: self.state})
         return [(verdict.run_id, verdict.granted) for _, _, verdict in producer.sent[before:]]
+
+    def attend_for(self, seconds: int) -> list[tuple[int, str]]:
+        """Let time pass; return the second of the hour, and the run, of each verdict."""
+        return [(int(self.now_ms) // 1_000 % 3_600, run) for _ in range(seconds) for run, _ in self.attend(1_000)]
 
 
 def test_a_verdict_is_sent_until_its_session_has_heard_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,18 +150,32 @@ def test_each_hour_those_that_hold_a_slot_are_asked_and_the_lost_release_is_answ
     rig.tell("requested", "a")
     assert rig.attend() == [("a", True)]
     rig.tell("taken", "a")
-    rig.attend(REPEAT_MS)
-    rig.tell("requested", "b")
-    assert rig.attend(CHECK_MS - 2 * REPEAT_MS) == [("b", False)]
-    rig.tell("released", "b")
-    assert rig.attend(2 * REPEAT_MS) == [("a", True)]
-    assert rig.attend(REPEAT_MS) == []
-    rig.tell("taken", "a")  # it holds it still
-    assert rig.attend(CHECK_MS) == [("a", True)]
+    for _ in range(2):
+        assert rig.attend_for(3_600) == [(5, "a")]
+        rig.tell("taken", "a")  # it holds it still
     rig.tell("released", "a")  # its release had been lost
     assert rig.attend(2 * CHECK_MS) == []
     rig.tell("requested", "c")
     assert rig.attend() == [("c", True)]
+
+
+def test_each_slot_has_its_second_of_the_hour_also_if_workers_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SenderRig(monkeypatch)
+    rig.attend()
+    rig.state.families.home._limits_of = lambda _: TenantLimits(3)  # type: ignore[attr-defined]
+    for run_id, offset in (("a", 1_100), ("b", 1_101), ("c", 3_600 * 9 + 4)):
+        rig.tell("requested", run_id, offset=offset)
+        rig.tell("taken", run_id, offset=offset)
+    rig.attend(1_000)
+    found = rig.attend_for(1_798)
+    for _ in range(3):
+        later = SenderRig(monkeypatch)
+        later.state, later.now_ms = rig.state, rig.now_ms
+        assert later.attend(1_000) == []
+        found += later.attend_for(1_799)
+        rig = later
+    assert found == [(1_100, "a"), (1_101, "b"), (4, "c")] * 2
+    assert rig.attend(3 * CHECK_MS) == [("a", True), ("b", True), ("c", True)]
 
 
 def test_the_pause_between_two_repetitions_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from sessionary.stream_processors.errors import Halted, RebuildRefused
 from sessionary.stream_processors.runtime import rebuild
 from sessionary.stream_processors.runtime.changelog import UNFINISHED
 from sessionary.stream_processors.runtime.decisions import SkippedRecords
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import FoldProgress, LogProbe, RecordStamp
 from sessionary.stream_processors.runtime.rebuild import RebuildPlan, require_rebuildable
@@ -19,6 +20,7 @@ from sessionary.stream_processors.store.stores import MemoryStore
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, SETTINGS, StoreRig
 from tests.support.event_factory import TICK, EventFactory, snapshot
+from tests.support.signing import KEYS
 
 END = 8
 IDS = TopicIds("events-1", "changelog-1")
@@ -185,6 +187,23 @@ def refusals(rebuilt: Rebuilt, case: str) -> None:
 def test_a_fold_that_would_give_other_rows_is_refused_by_name(rebuilt: Rebuilt, case: str, part: str) -> None:
     refusals(rebuilt, case)
     with pytest.raises(RebuildRefused, match=part):
+        rebuilt.plan()
+
+
+def test_a_fold_with_other_keys_than_those_of_that_time_is_refused(rebuilt: Rebuilt) -> None:
+    operator = EventFactory("s1", service="control-api", producer="hand")
+    key = operator.key.encoded()
+    value = operator.event_bytes("session_terminated", reason="cancelled", as_operator=True)
+    rebuilt.log[7] = rebuilt.log[7]._replace(key=key, value=value, headers=[KEYS.sign(key, value)])
+    rebuilt.audit.clear()
+    rebuilt.rig = rebuilt.fold()
+    assert rebuilt.plan().added == sorted(stored(rebuilt.rig))
+    others = SETTINGS.model_copy(update={"signing_keys": {"k9": "the key that has come since then, of one worker"}})
+    with pytest.raises(RebuildRefused, match="other signing keys than those by which offset 7 was judged"):
+        rebuild._Planning(others, processor_job(others), 0, IDS, lambda: True).plan("refold", 0)
+    refused = rebuilt.audit[0]._replace(kind="rejection", reason_code="bad_signature", source_offset=7, batch_number=1)
+    rebuilt.audit.append(refused)  # then the key was not known
+    with pytest.raises(RebuildRefused, match="other signing keys than those by which offset 7 was judged"):
         rebuilt.plan()
 
 

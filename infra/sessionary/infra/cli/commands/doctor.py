@@ -43,6 +43,7 @@ from sessionary.infra.worker_findings import (
     describe_workers,
     find_clock_faults,
     find_full_state_disks,
+    find_key_faults,
     find_name_faults,
     find_quota_faults,
     find_release_faults,
@@ -270,7 +271,12 @@ def _check_quota_partitions(settings: OperatorSettings, url: str) -> str:
 
 def _check_quota_workers(settings: OperatorSettings, url: str) -> str:
     workers = ControlApiClient(settings.model_copy(update={"control_url": url})).list_rules()["workers"]
-    return _raise_findings([*find_release_faults(workers), *find_setting_faults(workers)], describe_workers(workers))
+    processors: Json = []
+    if settings.control_url is not None:
+        with suppress(SessionaryError, OSError):  # the check of the processors reports it
+            processors = ControlApiClient(settings).list_rules()["workers"]
+    faults = [*find_release_faults(workers), *find_setting_faults(workers), *find_key_faults(processors, workers)]
+    return _raise_findings(faults, describe_workers(workers))
 
 
 def _check_integrity(settings: ClickHouseSettings) -> str:

@@ -475,14 +475,10 @@ class SessionJudge:
         except DecodeError as error:
             return SessionArrival(record, session, None, Fault(error.reason, error.detail), log, now_ms, rules)
         if isinstance(event, QuotaVerdict):
-            forgery = find_forgery(record, log.keys)
-            fault = (
-                None if forgery is None else Fault("bad_signature", f"a quota_verdict is a server role's: {forgery}")
-            )
+            fault = _verdict_fault(record, log)
             arrival = SessionArrival(record, session, None, fault, log, now_ms, rules)
-            if fault is not None:
-                return arrival
-            arrival.quota, arrival.counts_as_tick = event, True
+            if fault is None:
+                arrival.quota, arrival.counts_as_tick = event, True
             return arrival
         if not isinstance(event, Event):
             fault = _forged_activation(event, record, log) or Fault("bad_key", "a tick has no key")
@@ -542,6 +538,19 @@ def _forged_activation(value: object, record: LogRecord, log: EventLog) -> Fault
     """Return the fault of a record with which rules begin, unless a server role has signed it."""
     forgery = find_forgery(record, log.keys) if isinstance(value, RulesActivation) else None
     return None if forgery is None else Fault("bad_signature", f"a rules_activation is a server role's: {forgery}")
+
+
+def _verdict_fault(record: LogRecord, log: EventLog) -> Fault | None:
+    """Return why a verdict does not count: a client made it, or copied it into another partition.
+
+    Where its session is not, the copy would be answered as if the session had released its slot.
+    """
+    if (forgery := find_forgery(record, log.keys)) is not None:
+        return Fault("bad_signature", f"a quota_verdict is a server role's: {forgery}")
+    home = partition_of(record.key or b"", log.partitions)
+    if home != log.partition:
+        return Fault("wrong_partition", f"this verdict is for a session of partition {home}: it is a copy")
+    return None
 
 
 def _is_control(value: Event | Tick | RulesActivation | QuotaVerdict, rules: RuleSet) -> bool:

@@ -97,7 +97,7 @@ def test_topics_apply_makes_the_signing_keys_that_are_missing_and_says_what_to_d
     path = tmp_path / "keys.json"
     monkeypatch.setenv("SESSIONARY_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("SESSIONARY_SIGNING_KEYS_FILE", str(path))
-    monkeypatch.setattr(topics, "apply_topics", lambda *_: [])
+    monkeypatch.setattr(topics, "apply_topics", lambda *_: topics.AppliedTopics((), 1, 1))
     assert run(["topics", "apply"]) == 0
     said = " ".join(capfd.readouterr().err.split())
     assert "keys.json was made, with a new signing key: copy it to the host of every processor" in said

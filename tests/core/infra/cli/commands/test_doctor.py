@@ -113,7 +113,8 @@ def quota_checks(
     quota_workers: int | None, role: FakeControlApi, *, is_on: bool = True, of_sessions: bool = False
 ) -> dict[str, Check]:
     """Return doctor's checks of quotas; `role` answers as a worker of that role."""
-    reported = {"instance": "w1", "url": "http://w1:8600", "newest": 2, "detail": None}
+    settings = {"SESSIONARY_SIGNING_KEYS": "k1 1a2b3c4d"}
+    reported = {"instance": "w1", "url": "http://w1:8600", "newest": 2, "detail": None, "settings": settings}
     with serve_fake_api() as api:
         api.answers = {
             "/v1/partitions": (200, {"partitions": [partition(0)]}),
@@ -173,6 +174,11 @@ def test_doctor_finds_a_halted_partition_of_quotas_and_says_whom_to_ask() -> Non
         role.answers["/v1/rules"] = (200, {"partitions": [], "workers": [alike, other]})
         found = quota_checks(1, role)["quotas workers"]
         assert (found.ok, found.found) == (False, "A differs: q1 has 1, q2 has 2")
+        foreign = {**alike, "settings": {"SESSIONARY_SIGNING_KEYS": "k1 5e6f7a8b"}}
+        role.answers["/v1/rules"] = (200, {"partitions": [], "workers": [foreign]})
+        found = quota_checks(1, role)["quotas workers"]
+        assert not found.ok
+        assert "the role quotas has k1 5e6f7a8b, processors have k1 1a2b3c4d" in found.found
     away = quota_checks(1, role)["quotas partitions"]
     assert (away.found, away.advice) == (
         f"{role.url} does not answer",

@@ -6,6 +6,7 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import EVENT_TYPES, OPERATORS
+from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import QuotaVerdict, RejectedEvent, RulesActivation
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.signatures import SigningKeys
@@ -177,6 +178,20 @@ def test_a_forged_verdict_admits_no_session() -> None:
     assert granted is not None
     assert granted.granted
     assert rig.forge(EventFactory("unknown").key.encoded(), verdict) == "rejected bad_signature"
+
+
+def test_a_copy_of_a_verdict_in_another_partition_frees_no_slot() -> None:
+    """There the session is unknown, which would be answered as if it had released its slot."""
+    settings, agent = SETTINGS._replace(partitions=4), EventFactory()
+    key = agent.key.encoded()
+    verdict = encode_record(QuotaVerdict("live_sessions", "", 7, granted=True, limit=2, instance="q1"))
+    home = partition_of(key, 4)
+    for partition in range(4):
+        rig = OracleRig(settings, partition=partition)
+        found = rig.append(key, verdict)
+        assert found == ("tick" if partition == home else "rejected wrong_partition")
+        assert len(rig.outcomes[-1].records_on("quotas")) == (partition == home)
+        assert rig.forge(key, verdict) == "rejected bad_signature"
 
 
 def test_a_forged_activation_moves_no_rules_and_is_on_record() -> None:
