@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.ids import is_run_key
+from sessionary.schemas.ids import is_run_key, run_key
 from sessionary.schemas.records import (
     CleanupRequest,
     FinishedRun,
@@ -25,7 +25,7 @@ from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.runs import RUN_CONTENTS, run_document
-from sessionary.stream_processors.api.session_poll import require_reader, tenant_of_operator
+from sessionary.stream_processors.api.session_poll import require_reader, tenant_of_operator, user_of
 from sessionary.stream_processors.api.session_questions import hold_document
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.partition import PartitionState
@@ -234,8 +234,10 @@ class ListPages:
         def fits_key(key: bytes) -> bool:
             return _is_session_key(key) and key.endswith(end)
 
+        caller = self._tokens.find_caller(request.headers.get("Authorization"))
+
         def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
-            return open_head(row, committed)
+            return None if caller is None else open_head(row, committed, caller)
 
         return await self._answer_operator(request, "open_requests", fits_key, describe)
 
@@ -387,18 +389,28 @@ def waiting_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
     }
 
 
-def open_head(row: SessionState, state: PartitionState) -> dict[str, Any] | None:
+def open_head(row: SessionState, state: PartitionState, caller: Caller) -> dict[str, Any] | None:
     """Return the JSON document of a session with open requests; None if it has none."""
-    requests = describe_open(row, state)
+    requests = describe_open(row, state, caller)
     if not requests:
         return None
     names = ("tenant_id", "session_id", "owner_service", "state")
     return {**{name: getattr(row, name) for name in names}, "requests": requests}
 
 
-def describe_open(row: SessionState, state: PartitionState) -> list[dict[str, Any]]:
-    """Return topic, id, service and a word for people of each open request of a session."""
-    return [_request_document(request) for request in open_requests(row, state.rows.get, state.position.clock_ms)]
+def describe_open(row: SessionState, state: PartitionState, caller: Caller) -> list[dict[str, Any]]:
+    """Return topic, id, service and a word for people of each open request of a session.
+
+    Those for runs of other users than the caller's are left out.
+    """
+    found = open_requests(row, state.rows.get, state.position.clock_ms)
+    return [_request_document(request) for request in found if caller.may_see(_user_of_request(row, request, state))]
+
+
+def _user_of_request(row: SessionState, request: OpenRequest, state: PartitionState) -> str | None:
+    """Return the user of the run that a request is for, or else of the session."""
+    run_id = request.run_id if isinstance(request, TaskRequest | QuotaNotice) else ""
+    return user_of(state.rows.get(run_key(row.tenant_id, row.session_id, run_id))) if run_id else row.user_id
 
 
 def _request_document(request: OpenRequest) -> dict[str, Any]:

@@ -11,9 +11,13 @@ import requests
 from aiohttp.web import Application
 
 from sessionary.schemas.ids import new_task_id
+from sessionary.stream_processors.access import Caller
+from sessionary.stream_processors.api.lists import describe_open
 from sessionary.stream_processors.api.pages import serve_pages
+from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.api.documented.served_state import ServedState
 from tests.core.stream_processors.api.run_rig import RunRig
+from tests.support.event_factory import EventFactory
 
 OWN, OTHER, OF_TENANT = "of-u1", "of-u2", "token"
 PUBLIC = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
@@ -109,6 +113,18 @@ def test_a_run_is_of_its_own_user() -> None:
         found = [rig.ask("runs", "hers", *part, token=token)[0] for token in ("token", OWN, OTHER)]
         assert found == [200, 404, 200], part
     assert json.dumps(rig.ask("execution", token=OTHER)[1]).count("u1") == 0
+
+
+def test_requests_for_runs_of_another_user_are_not_listed() -> None:
+    rig, callers = OracleRig(), [Caller.model_validate({"tenant": "acme", "user": user}) for user in (None, "u1", "u2")]
+    agent = EventFactory()
+    rig.start(agent)
+    for user in ("u1", "u2"):
+        sent = rig.send(agent, "run_queued", {"run_id": f"of-{user}", "user_id": user}, mode="detached")
+        assert sent == "applied"
+    row: Any = rig.fold.rows[agent.key.encoded()]
+    listed = [[request["id"] for request in describe_open(row, rig.fold, caller)] for caller in callers]
+    assert listed == [["of-u1", "of-u2"], ["of-u1"], ["of-u2"]]
 
 
 def test_what_a_user_may_not_see_is_unknown_also_while_a_transaction_is_under_way(

@@ -274,10 +274,13 @@ class SessionEvents:
                 raise _rejected(rejection, event_type, row)
         raise not_ready(f"the session's epoch changed {ATTEMPTS_MAX} times while the event was judged ({rejection})")
 
-    def list_open(self, row: SessionState) -> list[dict[str, Any]]:
-        """Return the open requests of a session whose partition is open here. Raises `Problem`."""
+    def list_open(self, row: SessionState, caller: Caller) -> list[dict[str, Any]]:
+        """Return a session's open requests that the caller may see. Raises `Problem`.
+
+        Its partition is open here.
+        """
         partition = partition_of(SessionKey(row.tenant_id, row.session_id).encoded(), self._settings.partitions)
-        return describe_open(row, self._open_owner(partition).state)
+        return describe_open(row, self._open_owner(partition).state, caller)
 
     def _open_owner(self, partition: int) -> PartitionOwner:
         """Return the partition's owner. Raises `Problem` unless it is open, and surely ours."""
@@ -433,7 +436,7 @@ class PeoplePages:
         requests: list[dict[str, Any]] = []
 
         def payload_of(row: SessionState) -> Payload:
-            requests[:] = self._events.list_open(row)
+            requests[:] = self._events.list_open(row, caller)
             if not requests:
                 raise Problem(409, "nothing_open", "Nothing open", "no request of the session is open")
             return RequestsRepeated(reason, as_operator=True)
