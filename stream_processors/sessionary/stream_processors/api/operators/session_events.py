@@ -173,7 +173,8 @@ class PersonsEvent(NamedTuple):
     Attributes:
         action: Names the request, with its key.
         principal: Who asks: the event's `actor`.
-        make_payload: Returns the payload from the session's committed row; may raise `Problem`.
+        make_payload: Returns the payload from the session's committed row; may raise `Problem`. Not
+            called if the request is a repetition, whose event is judged.
         service_id: The service of the event.
     """
 
@@ -254,11 +255,11 @@ class SessionEvents:
         for _ in range(ATTEMPTS_MAX):
             owner = self._open_owner(partition)
             row = _row_of(owner, session, partition, caller)
-            payload = event.make_payload(row)
-            event_type = EVENT_TYPES[type(payload)]
             seq, offset = _last_event(row, producer_id)
-            attempt = _Attempt(producer_id, seq)
+            attempt, event_type = _Attempt(producer_id, seq), event.action
             if offset is None:
+                payload = event.make_payload(row)
+                event_type = EVENT_TYPES[type(payload)]
                 attempt = _Attempt(producer_id, seq + 1)
                 envelope = _envelope_of(session, row, event, attempt, event_type)
                 offset = await self._append(Event(envelope, payload), owner)
@@ -445,6 +446,7 @@ class PeoplePages:
         judged = await self._events.judge_event(request, caller, event)
         if isinstance(judged, Response):
             return judged
+        requests = requests or self._events.list_open(judged.row, caller)  # a repetition: those still open
         return json_response({**judged_document(judged), "requests": requests})
 
     async def _act(
