@@ -259,7 +259,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "producers": {},
         "forgotten": {},
         "cleanups": {},
-        "asked": {},  # actions and service of each clean-up
+        "asked": {},  # actions, service and epoch of each clean-up
         "rejections": [],
         "context_exceeded": False,
         "late_epoch": 0,

@@ -146,7 +146,7 @@ class MigrationModel:
         row["audit_seq"] += 1
         cleanup = cleanup_id_of(row)
         row["cleanups"] = dict([*row["cleanups"].items(), (cleanup, False)][-8:])
-        row["asked"][cleanup] = list(RELEASE_ACTIONS), former
+        row["asked"][cleanup] = list(RELEASE_ACTIONS), former, 0  # an epoch that is over
         self.cleanups.append({"key": key, "cleanup_id": cleanup, "actions": list(RELEASE_ACTIONS)})
         self._audit(row, migration, "completed", from_service=former, cleanup_id=cleanup, reason_code="migrated")
         if migration["from"] == "Active":

@@ -234,7 +234,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         if actions:
             wanted = {"cleanup_id": cleanup_id_of(row), "cleanup_actions": list(actions)}
             row["cleanups"] = dict([*row["cleanups"].items(), (wanted["cleanup_id"], False)][-8:])
-            row["asked"][wanted["cleanup_id"]] = list(actions), row["owner"]
+            row["asked"][wanted["cleanup_id"]] = list(actions), row["owner"], row["epoch"]
             self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
@@ -254,8 +254,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         states = {"from_state": row["state"], "to_state": row["state"]}
         self.add_audit(row, kind="repeat", event_type="requests_repeated", reason_code="asked_again", **states)
         for cleanup_id, is_released in row["cleanups"].items():
-            actions, service = row["asked"][cleanup_id]
-            stopped = row["state"] in ("Timeout", "Error", "Terminated")
+            actions, service, epoch = row["asked"][cleanup_id]
+            stopped = row["state"] in ("Timeout", "Terminated") or (row["state"] == "Error" and epoch == row["epoch"])
             if not is_released and (stopped or service != row["owner"]):
                 self.cleanups.append({"key": key, "cleanup_id": cleanup_id, "actions": actions})
         if open_migration(row) is not None:

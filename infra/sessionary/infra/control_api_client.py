@@ -29,6 +29,10 @@ class UnknownPartition(SessionaryError):
     """There is no partition of this number."""
 
 
+class NothingOpen(Invalid):
+    """No request of the session is open."""
+
+
 class UnknownSession(SessionaryError):
     """The tenant has no such session, or it is archived."""
 
@@ -239,6 +243,8 @@ def _answer_error(url: str, answer: HttpResponse) -> Exception:
         return UnknownPartition(detail)
     if reason in _NO_SESSION:
         return UnknownSession(detail)
+    if reason == "nothing_open":
+        return NothingOpen("invalid_value", detail)
     if answer.status == 503:
         return Unavailable(f"the processor at {url}: {detail}", _RETRY_AFTER_S)
     if not reason or reason == "not_found":

@@ -265,7 +265,10 @@ class HeldBy(NamedTuple):
     until_ms: int  # Log time at which the session ends, unless it is resumed; ms since the epoch
 
     def __str__(self) -> str:
-        until = datetime.fromtimestamp(self.until_ms / 1_000, UTC).isoformat(timespec="seconds")
+        try:
+            until = datetime.fromtimestamp(self.until_ms / 1_000, UTC).isoformat(timespec="seconds")
+        except (OverflowError, ValueError):  # beyond the calendar, as a limit of centuries is
+            until = f"{self.until_ms} ms"
         return f"{self.by or 'an operator'} holds the session until {until}; an operator resumes it"
 
 

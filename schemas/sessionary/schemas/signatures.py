@@ -6,7 +6,8 @@ Any client may write to the events topic. A record that claims authority counts 
 
 An event's value names its tenant, session, producer, number and id, so that the signature fits no
 other session, and a copy is a duplicate. The keys are a JSON object of secrets by key id: the first
-signs, all verify. Pure. No error repeats a secret.
+signs, all verify. They also hide what a caller gets only to give it back (`seal`). Pure. No error
+repeats a secret.
 """
 
 import hashlib
@@ -19,6 +20,9 @@ from typing import Final, final
 SIGNATURE: Final = "signature"
 SECRET_CHARACTERS_MIN: Final = 32
 _TAG: Final = b"sessionary signature 1\0"
+_SEAL_TAG: Final = b"sessionary seal 1\0"
+_STREAM_TAG: Final = b"sessionary seal stream 1\0"
+_SEAL_BYTES: Final = 16
 _NO_KEY: Final = b"\xff\xff\xff\xff"  # in place of the length of a record's key
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FORM: Final = 'must be a JSON object of secrets by key id, such as {"k1": "…"}'
@@ -58,6 +62,24 @@ class SigningKeys:
             return f"its signature by key {key_id} is of another record, or by another secret"
         return None
 
+    def seal(self, text: bytes) -> bytes:
+        """Return a text that tells nothing but its length without the first key.
+
+        The same text gives the same one: its digest is the start of the key stream, and its proof.
+        """
+        secret = next(iter(self._secrets.values()), b"")
+        seal = hmac.digest(secret, _SEAL_TAG + text, "sha256")[:_SEAL_BYTES]
+        return seal + _mask(secret, seal, text)
+
+    def unseal(self, sealed: bytes) -> bytes:
+        """Return the text that one of the keys has sealed. Raises `ValueError`."""
+        seal, masked = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
+        for secret in self._secrets.values() or (b"",):
+            text = _mask(secret, seal, masked)
+            if hmac.compare_digest(hmac.digest(secret, _SEAL_TAG + text, "sha256")[:_SEAL_BYTES], seal):
+                return text
+        raise ValueError("no key that is known here has sealed it")
+
     def fingerprint(self) -> str:
         """Return the ids, sorted, each with the beginning of its secret's SHA-256: no secret."""
         return ", ".join(
@@ -72,6 +94,13 @@ NO_KEYS: Final = SigningKeys({})
 def _digest(secret: bytes, key: bytes | None, value: bytes) -> str:
     named = _NO_KEY if key is None else len(key).to_bytes(4, "big") + key
     return hmac.digest(secret, _TAG + named + value, "sha256").hex()
+
+
+def _mask(secret: bytes, seal: bytes, text: bytes) -> bytes:
+    """Return a text, exclusive or a stream that the key and the seal give; twice is once undone."""
+    blocks = range(-(-len(text) // hashlib.sha256().digest_size))
+    stream = b"".join(hmac.digest(secret, _STREAM_TAG + seal + n.to_bytes(4, "big"), "sha256") for n in blocks)
+    return bytes(a ^ b for a, b in zip(text, stream, strict=False))
 
 
 def parse_signing_keys(source: object) -> dict[str, str]:

@@ -239,12 +239,14 @@ class FollowPage:
                     written_s = now_s
 
     def _may_go_on(self, request: Request, asked: AskedOwner) -> bool:
-        """Return whether the partition is surely this worker's, and the token is still the same."""
+        """Return whether the partition is surely this worker's, and the token the same reader's."""
         try:
             caller, _ = require_reader(self._tokens, request, request.query.get("tenant"))
         except Problem:
             return False
-        return caller.user == asked.question.caller.user and self._others.has_heard(asked.owner.committed_s)
+        former = asked.question.caller
+        is_same = (caller.tenant, caller.user) == (former.tenant, former.user)
+        return is_same and self._others.has_heard(asked.owner.committed_s)
 
     async def _pass_on(self, request: Request, partition: int) -> StreamResponse:
         """Pass the owner's stream through as it comes. Any other answer is passed on whole."""

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.ids import is_run_key
+from sessionary.schemas.ids import is_run_key, run_key
 from sessionary.schemas.records import (
     CleanupRequest,
     FinishedRun,
@@ -19,12 +19,13 @@ from sessionary.schemas.records import (
     SessionState,
     TaskRequest,
 )
+from sessionary.schemas.signatures import SigningKeys
 from sessionary.schemas.types import RunMode, RunStateName, SessionStateName
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.runs import RUN_CONTENTS, run_document
-from sessionary.stream_processors.api.session_poll import require_reader, tenant_of_operator
+from sessionary.stream_processors.api.session_poll import require_reader, tenant_of_operator, user_of
 from sessionary.stream_processors.api.session_questions import hold_document
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.partition import PartitionState
@@ -65,22 +66,29 @@ def merge_parts(parts: Iterable[ListPart], limit: int) -> ListPart:
     return ListPart(rows, end, positions)
 
 
-def cursor_of(key: bytes) -> str:
-    """Return the cursor with which a list continues after a row; `key` lacks the tenant."""
-    return base64.urlsafe_b64encode(key).decode().rstrip("=")
+def cursor_of(key: bytes, keys: SigningKeys) -> str:
+    """Return the cursor with which a list continues after a row; `key` lacks the tenant.
+
+    It is sealed: a list may have ended at a row that its caller must not know.
+    """
+    return _text_of(keys.seal(key))
 
 
-def parse_cursor(text: str) -> bytes:
+def _text_of(sealed: bytes) -> str:
+    return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+
+
+def parse_cursor(text: str, keys: SigningKeys) -> bytes:
     """Return the key of a cursor. Raises `ValueError` for any other text."""
     if not text or len(text) > CURSOR_CHARACTERS_MAX:
         raise ValueError(f"a cursor has 1 to {CURSOR_CHARACTERS_MAX} characters")
     try:
-        key = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        sealed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error as error:
         raise ValueError(str(error)) from None
-    if cursor_of(key) != text:  # the decoder skips what it does not know
+    if _text_of(sealed) != text:  # the decoder skips what it does not know
         raise ValueError("it has characters that no cursor has")
-    return key
+    return keys.unseal(sealed)
 
 
 # One partition's part of a list, read in slices of a few milliseconds.
@@ -192,7 +200,8 @@ class ListPages:
                 return None
             return run_head(row, committed) if mode in (None, row.mode) else None
 
-        return await self._answer(request, "runs", _wanted(request, tenant_id, is_run_key, describe), _run_key)
+        wanted = _wanted(request, tenant_id, is_run_key, describe, self._settings.keys)
+        return await self._answer(request, "runs", wanted, _run_key)
 
     async def sessions(self, request: Request) -> Response:
         """Answer `GET /v1/sessions` with a `session_head` for each session. Raises `Problem`."""
@@ -203,7 +212,7 @@ class ListPages:
             is_listed = isinstance(row, SessionState) and _fits(row, caller, user_id, state)
             return session_head(row, committed) if is_listed else None
 
-        wanted = _wanted(request, tenant_id, _is_session_key, describe)
+        wanted = _wanted(request, tenant_id, _is_session_key, describe, self._settings.keys)
         return await self._answer(request, "sessions", wanted, _session_key)
 
     async def waiting(self, request: Request) -> Response:
@@ -225,8 +234,10 @@ class ListPages:
         def fits_key(key: bytes) -> bool:
             return _is_session_key(key) and key.endswith(end)
 
+        caller = self._tokens.find_caller(request.headers.get("Authorization"))
+
         def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
-            return open_head(row, committed)
+            return None if caller is None else open_head(row, committed, caller)
 
         return await self._answer_operator(request, "open_requests", fits_key, describe)
 
@@ -248,7 +259,7 @@ class ListPages:
             is_visible = isinstance(row, SessionState) and caller.may_see(row.user_id)
             return describe(row, committed) if is_visible else None
 
-        wanted = _wanted(request, tenant_id or "", fits_key, describe_visible)
+        wanted = _wanted(request, tenant_id or "", fits_key, describe_visible, self._settings.keys)
         if tenant_id is None:
             return await self._answer(request, name, wanted._replace(prefix=b""), _tenants_session_key)
         return await self._answer(request, name, wanted, _session_key)
@@ -261,7 +272,7 @@ class ListPages:
         missing = [n for n in range(self._settings.partitions) if f"{n}" not in answered]
         document = {
             name: [document for _, document in merged.rows],
-            "next_cursor": None if merged.end is None else cursor_of(merged.end),
+            "next_cursor": None if merged.end is None else cursor_of(merged.end, self._settings.keys),
             "missing_partitions": missing,
             "positions": dict(merged.positions),
         }
@@ -283,30 +294,32 @@ class ListPages:
         elsewhere = set(range(self._settings.partitions)) - self._assignment.owners.keys()
         urls = {self._others.owner_url(partition) for partition in elsewhere} - {None}
         answers = await self._others.ask_all(request, [url for url in urls if url is not None])
-        parts = (_part_of(answer, name, key_of) for answer in answers.values())
+        parts = (_part_of(answer, name, key_of, self._settings.keys) for answer in answers.values())
         return [part for part in parts if part is not None]
 
 
-def _part_of(answer: Any, name: str, key_of: KeyOf) -> ListPart | None:
+def _part_of(answer: Any, name: str, key_of: KeyOf, keys: SigningKeys) -> ListPart | None:
     """Return another worker's answer; None if it is no list."""
     if isinstance(answer, NoAnswer):
         return None
     try:
         cursor = answer["next_cursor"]
         rows = [(key_of(document), document) for document in answer[name]]
-        return ListPart(rows, None if cursor is None else parse_cursor(cursor), {**answer["positions"]})
+        return ListPart(rows, None if cursor is None else parse_cursor(cursor, keys), {**answer["positions"]})
     except (KeyError, TypeError, ValueError):
         return None  # a worker of another release
 
 
-def _wanted(request: Request, tenant_id: str, fits_key: Callable[[bytes], bool], describe: Describe) -> Wanted:
+def _wanted(
+    request: Request, tenant_id: str, fits_key: Callable[[bytes], bool], describe: Describe, keys: SigningKeys
+) -> Wanted:
     """Read `limit` and `cursor`. Raises `Problem`."""
     limit = parse_number("limit", request.query.get("limit", f"{LIMIT_DEFAULT}"))
     if not 1 <= limit <= LIMIT_MAX:
         raise Problem(400, "invalid_value", "Bad limit", f"limit={limit}: use a number from 1 to {LIMIT_MAX}")
     cursor = request.query.get("cursor")
     try:
-        after = b"" if cursor is None else parse_cursor(cursor)
+        after = b"" if cursor is None else parse_cursor(cursor, keys)
     except ValueError:
         detail = "cursor: use `next_cursor` of an answer, unchanged"
         raise Problem(400, "invalid_value", "Bad cursor", detail) from None
@@ -376,18 +389,28 @@ def waiting_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
     }
 
 
-def open_head(row: SessionState, state: PartitionState) -> dict[str, Any] | None:
+def open_head(row: SessionState, state: PartitionState, caller: Caller) -> dict[str, Any] | None:
     """Return the JSON document of a session with open requests; None if it has none."""
-    requests = describe_open(row, state)
+    requests = describe_open(row, state, caller)
     if not requests:
         return None
     names = ("tenant_id", "session_id", "owner_service", "state")
     return {**{name: getattr(row, name) for name in names}, "requests": requests}
 
 
-def describe_open(row: SessionState, state: PartitionState) -> list[dict[str, Any]]:
-    """Return topic, id, service and a word for people of each open request of a session."""
-    return [_request_document(request) for request in open_requests(row, state.rows.get, state.position.clock_ms)]
+def describe_open(row: SessionState, state: PartitionState, caller: Caller) -> list[dict[str, Any]]:
+    """Return topic, id, service and a word for people of each open request of a session.
+
+    Those for runs of other users than the caller's are left out.
+    """
+    found = open_requests(row, state.rows.get, state.position.clock_ms)
+    return [_request_document(request) for request in found if caller.may_see(_user_of_request(row, request, state))]
+
+
+def _user_of_request(row: SessionState, request: OpenRequest, state: PartitionState) -> str | None:
+    """Return the user of the run that a request is for, or else of the session."""
+    run_id = request.run_id if isinstance(request, TaskRequest | QuotaNotice) else ""
+    return user_of(state.rows.get(run_key(row.tenant_id, row.session_id, run_id))) if run_id else row.user_id
 
 
 def _request_document(request: OpenRequest) -> dict[str, Any]:

@@ -88,10 +88,7 @@ class SessionQuestions:
         asked = await self._ask(
             request,
             self._question_at(request, caller, SessionKey(tenant_id, ""), partition),
-            lambda owner: (
-                owner.state.tasks.find_session(tenant_id, task_id) is not None
-                or owner.state.is_packed(task_key(tenant_id, task_id))
-            ),
+            lambda owner: _knows_task(owner, tenant_id, task_id, caller),
         )
         if isinstance(asked, Response):
             return asked
@@ -152,11 +149,29 @@ class SessionQuestions:
 
 
 def _knows_rows(request: Request, question: Question) -> IsKnown:
-    """Return whether an owner has, or had, the session, and the run if the path names one."""
+    """Return whether an owner has, or had, the session, and the run if the path names one.
+
+    What the caller may not see is not known either: else the time of the answer would tell.
+    """
     keys, run_id = [question.key.encoded()], request.match_info.get("run_id")
     if run_id is not None:
         keys.append(run_key(*question.key, run_id))
-    return lambda owner: all(key in owner.state.rows or owner.state.is_packed(key) for key in keys)
+    caller = question.caller
+    return lambda owner: (
+        all(_knows_row(owner, key) for key in keys)
+        and (caller.user is None or caller.may_see(user_of(owner.state.rows.get(keys[-1]))))
+    )
+
+
+def _knows_row(owner: PartitionOwner, key: bytes) -> bool:
+    return key in owner.state.rows or owner.state.is_packed(key)
+
+
+def _knows_task(owner: PartitionOwner, tenant_id: str, task_id: str, caller: Caller) -> bool:
+    session = owner.state.tasks.find_session(tenant_id, task_id)
+    if session is None:
+        return owner.state.is_packed(task_key(tenant_id, task_id)) and caller.may_see(None)
+    return caller.may_see(user_of(owner.state.rows.get(run_key(*session, task_id))))
 
 
 def gone_problem(what: Literal["run", "task"], name: str) -> Problem:

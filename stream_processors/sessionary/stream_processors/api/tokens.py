@@ -40,7 +40,7 @@ class KnownTokens:
     def fingerprint(self) -> str | None:
         """Return 8 hexadecimal digits, too few to find a token by; None without a token."""
         known = sorted(
-            (digest.hex(), caller.tenant or "", caller.principal, *sorted(caller.roles))
+            (digest.hex(), caller.tenant or "", caller.user or "", caller.principal, *sorted(caller.roles))
             for digest, caller in self._callers.values()
         )
         return hashlib.sha256(repr(known).encode()).hexdigest()[:8] if known else None

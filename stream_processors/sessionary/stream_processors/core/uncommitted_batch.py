@@ -10,7 +10,7 @@ touched. The input bytes bound what events add to rows, and what outputs repeat 
 
 import heapq
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from sessionary.schemas.ids import SessionKey, is_run_key
@@ -576,4 +576,9 @@ class UncommittedBatch(BatchRows):
                 self._count_output(record.whole_bytes)
         if emitted:
             self._emitted += emitted
-            self._count_output(EMITTED_BYTES * len(emitted))
+            self._count_output(EMITTED_BYTES * len(emitted) + _bytes_of_tasks(emitted))
+
+
+def _bytes_of_tasks(emitted: Sequence[Emitted]) -> int:
+    """Return the size of the tasks' inputs: a small event may ask for many tasks again."""
+    return sum(len(each.record.input_json or "") for each in emitted if each.stream == "tasks")

@@ -22,6 +22,7 @@ from sessionary.producers import (
     SessionHeld,
 )
 from sessionary.producers.delivery.emitter import NO_FIELDS
+from sessionary.producers.run_ports import HeldBy
 from sessionary.producers.session.conversation import Questions
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Event, encode_event
@@ -109,6 +110,15 @@ def test_a_session_that_an_operator_holds_is_not_resumed_by_its_own_process(know
         reported.memory.advance(1)
         assert (session.local_state, session.epoch) == ("Active", 2)
         session.activity("llm")
+
+
+def test_a_hold_that_ends_beyond_the_calendar_is_told_too() -> None:
+    reported = Reported()
+    with reported.client.session(user_id="u1", limits=Limits(hold_ms=10**13, override=True)) as session:
+        reported.memory.operator.pause(session)
+        with pytest.raises(Rejected, match="operator holds the session until"):
+            session.resume()
+    assert f"{HeldBy('alice', 10**15)}".startswith("alice holds the session until 1000000000000000 ms;")
 
 
 def test_a_new_process_does_not_resume_what_an_operator_holds() -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientTimeout
 
+from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api import following as follow_pages
 from sessionary.stream_processors.api.problems import Problem
+from sessionary.stream_processors.api.session_poll import Reader
 from tests.core.stream_processors.api.api_server import Server, running_server
 from tests.core.stream_processors.api.follow_rig import FollowRig, following
 from tests.support.event_factory import EventFactory
@@ -253,6 +255,24 @@ def test_a_token_that_is_withdrawn_ends_its_streams(tmp_path: Path, monkeypatch:
             while await reader.read() is not None:
                 continue
         await until(lambda: followers(server) == 0)
+
+    follow(tmp_path, check)
+
+
+@pytest.mark.parametrize("now", [{"tenant": "zeta"}, {"tenant": "acme", "user": "u2"}])
+def test_a_token_that_is_given_to_another_reader_ends_its_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: dict[str, str]
+) -> None:
+    monkeypatch.setattr(follow_pages, "KEEP_ALIVE_S", 0.02)
+    other = Caller.model_validate(now)
+
+    async def check(rig: FollowRig, server: Server) -> None:
+        async with following(server, rig.path) as reader:
+            assert await reader.read_versions(1) == [1]
+            monkeypatch.setattr(follow_pages, "require_reader", lambda *_: Reader(other, f"{other.tenant}"))
+            async with asyncio.timeout(10):
+                while await reader.read() is not None:
+                    continue
 
     follow(tmp_path, check)
 

@@ -1,6 +1,7 @@
 """What the control API lists over all partitions, with two workers over HTTP."""
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -200,5 +201,26 @@ def test_a_partition_reads_a_bounded_number_of_rows_for_one_answer(
             assert await all_rows(server, "sessions", user_id="someone else") == []
             wanted = [row for row in fleet.rows_of(SessionState) if row.user_id == "bob"]
             assert len(await all_rows(server, "sessions", user_id="bob")) == len(wanted) > 0
+
+    asyncio.run(story())
+
+
+def test_a_cursor_tells_a_user_nothing_of_the_rows_that_were_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessionary.stream_processors.api.lists.ROWS_MAX", 3)
+    fleet = Fleet(40)
+    ids = [key.session_id.encode() for key in fleet.keys]
+
+    async def story() -> None:
+        async with fleet.serve(tmp_path) as server:
+            for page in (b"sessions", b"runs"):
+                cursor = b""
+                for _ in range(3):
+                    answer = await server.ask(b"/v1/" + page + cursor, b"Bearer of-u1")
+                    assert answer.body[page.decode()] == []
+                    sealed = base64.urlsafe_b64decode(answer.body["next_cursor"] + "==")
+                    assert not any(name[:13] in sealed or name[-12:] in sealed for name in ids)
+                    cursor = b"?cursor=" + answer.body["next_cursor"].encode()
 
     asyncio.run(story())

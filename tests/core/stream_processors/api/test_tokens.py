@@ -185,3 +185,8 @@ def test_a_fingerprint_is_that_of_tokens_and_callers_in_any_order_and_repeats_no
     prints = [KnownTokens(parse_tokens(tokens)).fingerprint() for tokens in others]
     assert len({both, *prints}) == 4
     assert KnownTokens({}).fingerprint() is None
+
+
+def test_tokens_that_differ_in_the_user_alone_have_another_fingerprint() -> None:
+    callers = [{"tenant": "acme", "principal": "app", "user": user} for user in (None, "u1", "u2")]
+    assert len({KnownTokens(parse_tokens({"t": caller})).fingerprint() for caller in callers}) == 3

@@ -10,13 +10,23 @@ import pytest
 import requests
 from aiohttp.web import Application
 
+from sessionary.schemas.ids import new_task_id
+from sessionary.stream_processors.access import Caller
+from sessionary.stream_processors.api.lists import describe_open
 from sessionary.stream_processors.api.pages import serve_pages
+from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.api.documented.served_state import ServedState
 from tests.core.stream_processors.api.run_rig import RunRig
+from tests.support.event_factory import EventFactory
 
 OWN, OTHER, OF_TENANT = "of-u1", "of-u2", "token"
 PUBLIC = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
-LISTS = {"/v1/sessions": "sessions", "/v1/runs": "runs", "/v1/waiting": "waiting"}
+LISTS = {
+    "/v1/sessions": "sessions",
+    "/v1/runs": "runs",
+    "/v1/waiting": "waiting",
+    "/v1/open-requests": "open_requests",
+}
 BODY = {"reason": "look", "to": "shop", "for": "shop"}
 
 
@@ -55,8 +65,9 @@ def test_a_page_shows_nothing_of_another_user(method: str, path: str, served: Se
     if path in PUBLIC:
         assert served.ask(None, method, path).status_code in (200, 503)
     elif path.startswith(("/v1/partitions", "/v1/rules")):
-        answers = [served.ask(token, method, path, {"reason": "look"}) for token in (OWN, OTHER)]
-        assert [(answer.status_code, answer.json()["reason"]) for answer in answers] == [(403, "forbidden")] * 2
+        bodies: list[dict[str, Any]] = [{"reason": "look"}, {"reason": "look", "dry_run": True}]
+        answers = [served.ask(token, method, path, body) for token in (OWN, OTHER) for body in bodies]
+        assert [(answer.status_code, answer.json()["reason"]) for answer in answers] == [(403, "forbidden")] * 4
     elif path in LISTS:
         listed = {token: served.ask(token, method, path).json()[LISTS[path]] for token in (OWN, OTHER, OF_TENANT)}
         assert listed[OTHER] == []
@@ -102,3 +113,34 @@ def test_a_run_is_of_its_own_user() -> None:
         found = [rig.ask("runs", "hers", *part, token=token)[0] for token in ("token", OWN, OTHER)]
         assert found == [200, 404, 200], part
     assert json.dumps(rig.ask("execution", token=OTHER)[1]).count("u1") == 0
+
+
+def test_requests_for_runs_of_another_user_are_not_listed() -> None:
+    rig, callers = OracleRig(), [Caller.model_validate({"tenant": "acme", "user": user}) for user in (None, "u1", "u2")]
+    agent = EventFactory()
+    rig.start(agent)
+    for user in ("u1", "u2"):
+        sent = rig.send(agent, "run_queued", {"run_id": f"of-{user}", "user_id": user}, mode="detached")
+        assert sent == "applied"
+    row: Any = rig.fold.rows[agent.key.encoded()]
+    listed = [[request["id"] for request in describe_open(row, rig.fold, caller)] for caller in callers]
+    assert listed == [["of-u1", "of-u2"], ["of-u1"], ["of-u2"]]
+
+
+def test_what_a_user_may_not_see_is_unknown_also_while_a_transaction_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An unknown session is waited for: an answer at once would tell that there is one."""
+
+    async def is_never_merged(self: RunRig, timeout_s: float) -> bool:
+        return False
+
+    monkeypatch.setattr(RunRig, "_is_merged", is_never_merged)
+    rig = RunRig()
+    task_id = new_task_id(rig.agent.key)
+    assert rig.rig.send(rig.agent, "run_queued", {"run_id": task_id}, mode="detached") == "applied"
+    for path in ("execution", "runs", "task"):
+        for token, status in ((OF_TENANT, 200), (OWN, 200), (OTHER, 503)):
+            found = rig.ask_task(task_id, token) if path == "task" else rig.ask(path, token=token)
+            assert (path, token, found[0]) == (path, token, status)
+    assert [rig.ask_run(task_id, token)[0] for token in (OWN, OTHER)] == [200, 503]

@@ -15,6 +15,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory, snapshot
 from tests.support.judges import JUDGE
+from tests.support.signing import with_signature
 
 BOUND = PartitionSettings("t", 1).output_bytes_max
 SESSIONS = 60
@@ -107,6 +108,23 @@ def test_rejected_records_count_with_their_headers() -> None:
     sizes = log.transaction_bytes()
     assert sum(sizes) > 40 << 20
     assert max(sizes) < BOUND + (2 << 20)
+
+
+def test_tasks_that_are_asked_for_again_count_with_their_inputs() -> None:
+    """The event that asks is small, whatever it asks for."""
+    log, (agent, *_) = log_of_large_sessions()
+    key, size = agent.key.encoded(), 100_000
+    for n in range(20):
+        fields = {"mode": "detached", "task_type": "train", "input_json": f'"{size * "a"}"'}
+        log.append(key, agent.event_bytes("run_queued", {"run_id": f"r{n}"}, **fields))
+    log.transaction_bytes()
+    for n in range(40):
+        operator = EventFactory("s0", service="control-api", producer=f"operator-{n}")
+        value = operator.event_bytes("requests_repeated")
+        log.append(key, value, with_signature(key, value))
+    sizes = log.transaction_bytes()
+    assert sum(sizes) > 40 * 20 * size > BOUND
+    assert max(sizes) < BOUND + 2 * 20 * size
 
 
 @pytest.mark.parametrize("output_bytes_max", [1, 500, 1 << 20])

@@ -162,7 +162,7 @@ class PartitionApi:
         Raises `Problem`: 409 unless it is halted so that a rebuild ends it, and if a dry run shows
         that its rows cannot be rebuilt so.
         """
-        self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        self._tokens.require_pipeline_operator(request.headers.get("Authorization"))
         partition = self._parse_partition(request)
         body = await parse_object(request)
         is_dry = body.get("dry_run", False)

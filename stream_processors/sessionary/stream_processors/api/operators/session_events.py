@@ -173,7 +173,8 @@ class PersonsEvent(NamedTuple):
     Attributes:
         action: Names the request, with its key.
         principal: Who asks: the event's `actor`.
-        make_payload: Returns the payload from the session's committed row; may raise `Problem`.
+        make_payload: Returns the payload from the session's committed row; may raise `Problem`. Not
+            called if the request is a repetition, whose event is judged.
         service_id: The service of the event.
     """
 
@@ -254,11 +255,11 @@ class SessionEvents:
         for _ in range(ATTEMPTS_MAX):
             owner = self._open_owner(partition)
             row = _row_of(owner, session, partition, caller)
-            payload = event.make_payload(row)
-            event_type = EVENT_TYPES[type(payload)]
             seq, offset = _last_event(row, producer_id)
-            attempt = _Attempt(producer_id, seq)
+            attempt, event_type = _Attempt(producer_id, seq), event.action
             if offset is None:
+                payload = event.make_payload(row)
+                event_type = EVENT_TYPES[type(payload)]
                 attempt = _Attempt(producer_id, seq + 1)
                 envelope = _envelope_of(session, row, event, attempt, event_type)
                 offset = await self._append(Event(envelope, payload), owner)
@@ -274,10 +275,13 @@ class SessionEvents:
                 raise _rejected(rejection, event_type, row)
         raise not_ready(f"the session's epoch changed {ATTEMPTS_MAX} times while the event was judged ({rejection})")
 
-    def list_open(self, row: SessionState) -> list[dict[str, Any]]:
-        """Return the open requests of a session whose partition is open here. Raises `Problem`."""
+    def list_open(self, row: SessionState, caller: Caller) -> list[dict[str, Any]]:
+        """Return a session's open requests that the caller may see. Raises `Problem`.
+
+        Its partition is open here.
+        """
         partition = partition_of(SessionKey(row.tenant_id, row.session_id).encoded(), self._settings.partitions)
-        return describe_open(row, self._open_owner(partition).state)
+        return describe_open(row, self._open_owner(partition).state, caller)
 
     def _open_owner(self, partition: int) -> PartitionOwner:
         """Return the partition's owner. Raises `Problem` unless it is open, and surely ours."""
@@ -433,7 +437,7 @@ class PeoplePages:
         requests: list[dict[str, Any]] = []
 
         def payload_of(row: SessionState) -> Payload:
-            requests[:] = self._events.list_open(row)
+            requests[:] = self._events.list_open(row, caller)
             if not requests:
                 raise Problem(409, "nothing_open", "Nothing open", "no request of the session is open")
             return RequestsRepeated(reason, as_operator=True)
@@ -442,6 +446,7 @@ class PeoplePages:
         judged = await self._events.judge_event(request, caller, event)
         if isinstance(judged, Response):
             return judged
+        requests = requests or self._events.list_open(judged.row, caller)  # a repetition: those still open
         return json_response({**judged_document(judged), "requests": requests})
 
     async def _act(

@@ -53,7 +53,10 @@ def open_requests(row: SessionState, get_row: Callable[[bytes], Any], at_ms: int
 def _is_open(row: SessionState, cleanup: Cleanup) -> bool:
     if cleanup.released or not cleanup.actions:
         return False
-    return row.state in _STOPPED or cleanup.service_id != row.owner_service
+    if cleanup.service_id != row.owner_service:
+        return True
+    # A session in Error may recover: what a former epoch was to release is in use since its resume.
+    return row.state in _STOPPED and (row.state != "Error" or cleanup.epoch == row.epoch)
 
 
 def _open_request_of(row: SessionState, run: RunState, at_ms: int) -> OpenRequest | None:

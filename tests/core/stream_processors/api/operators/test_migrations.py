@@ -43,6 +43,18 @@ def test_a_request_with_the_same_key_offers_once(tmp_path: Path) -> None:
     assert len(tell(tmp_path, story).sent) == 1
 
 
+def test_a_request_that_is_repeated_after_its_event_has_the_same_answer(tmp_path: Path) -> None:
+    """The caller may not have had the first answer; the migration is over by its own event."""
+
+    async def story(server: Server, kafka: Kafka) -> None:
+        assert (await act(server, kafka, "migrate", OFFER)).status == 200
+        first, second = [await act(server, kafka, "abort-migration", key="k2") for _ in range(2)]
+        assert (first.status, first.body["step"]) == (200, "aborted")
+        assert second.body == first.body
+
+    assert len(tell(tmp_path, story).sent) == 2
+
+
 @pytest.mark.parametrize(
     "body",
     [

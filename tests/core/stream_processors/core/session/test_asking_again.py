@@ -4,7 +4,7 @@ from typing import Any
 
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, QuotaNotice, TaskRequest
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, ErrorInfo
 from sessionary.stream_processors.core.session.migration import CLEANUP_ACTIONS
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, snapshot
@@ -97,6 +97,18 @@ def test_a_clean_up_of_a_session_that_works_again_is_not_open() -> None:
     assert rig.ask_again() == []
     assert rig.advance(120_000)[0].startswith("T06")
     assert len(rig.ask_again()) == 2
+
+
+def test_a_session_that_may_recover_keeps_what_was_to_be_released_before_its_resume() -> None:
+    rig = AskingRig().started()
+    assert rig.advance(120_000)[0].startswith("T06")
+    assert rig.send(rig.agent, "session_resumed") == "applied"
+    error = ErrorInfo("retryable", "timeout_cleanup", "It broke")
+    assert rig.send(rig.agent, "session_errored", error=error) == "applied"
+    (asked,) = rig.written("cleanup")
+    assert rig.ask_again() == [asked._replace(reason="asked again: timeout_cleanup")]
+    assert rig.send(rig.agent, "session_terminated", reason="unrecoverable") == "applied"
+    assert [one.reason_code for one in rig.ask_again()] == ["inactive", "timeout_cleanup", "unrecoverable"]
 
 
 def test_the_clean_up_of_a_former_owner_is_open_while_the_session_works_elsewhere() -> None:

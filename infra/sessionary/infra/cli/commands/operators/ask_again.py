@@ -12,10 +12,11 @@ from sessionary.infra.cli.errors import CheckFailed, NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client, control_api_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_rows
-from sessionary.infra.control_api_client import ControlApiClient, UnknownSession
+from sessionary.infra.control_api_client import ControlApiClient, NothingOpen, UnknownSession
 from sessionary.schemas.errors import Invalid
 
 _SESSIONS_MAX: Final = 100_000
+_ASKED: Final = "asked again"
 _COLUMNS: Final = ("session_id", "tenant_id", "state", "topic", "id", "service_id", "what", "outcome")
 
 OneSessionArgument = Annotated[
@@ -65,6 +66,10 @@ def ask_again_command(
     if not wants_json(as_json):
         counts = Counter(row["outcome"] for row in rows)
         print_message(", ".join(f"{number} {outcome}" for outcome, number in counts.items()) or "no request is open")
+    if refused := sorted({row["outcome"] for row in rows} - {"open", _ASKED}):
+        raise CheckFailed("; ".join(refused))
+    if len(sessions) >= _SESSIONS_MAX:
+        raise CheckFailed(f"only the first {_SESSIONS_MAX} sessions were read: name a tenant, or single sessions")
     if missing:
         numbers = ", ".join(map(str, missing))
         raise CheckFailed(f"partitions {numbers} did not answer, so their sessions are missing: run this again later")
@@ -74,7 +79,7 @@ def _ask(api: ControlApiClient, session: dict[str, Json], reason: str, *, is_one
     """Have one session's requests sent again; return a row for each.
 
     A session whose requests were done meanwhile has none, unless it is the only one: then the
-    refusal is the command's.
+    refusal is the command's. Another refusal is the outcome of all that was open.
     """
     key = str(uuid.uuid4())
     try:
@@ -83,11 +88,12 @@ def _ask(api: ControlApiClient, session: dict[str, Json], reason: str, *, is_one
         if is_one:
             raise NotFound(str(error)) from None
         return []
-    except Invalid:
+    except Invalid as error:
         if is_one:
             raise
-        return []
-    return [_row(judged, request, "asked again") for request in judged["requests"]]
+        is_done = isinstance(error, NothingOpen)
+        return [] if is_done else [_row(session, one, f"refused: {error.detail}") for one in session["requests"]]
+    return [_row(judged, request, _ASKED) for request in judged["requests"]]
 
 
 def _row(session: dict[str, Json], request: dict[str, Json], outcome: str) -> dict[str, Json]:

@@ -79,6 +79,19 @@ def test_all_sessions_but_those_that_are_done_meanwhile(api: FakeControlApi, cap
     assert printed(capfd) == [(OTHER, "r1", "asked again")]
 
 
+def test_a_refusal_is_not_passed_over_in_silence(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    """Such as that of a worker without the key by which the event is signed."""
+    api.answers = {
+        "/v1/open-requests?limit=1000": page({**HEAD, "requests": [CLEANUP, TASK]}),
+        path(): (409, {"detail": "the worker does not know the key", "reason": "bad_signature"}),
+    }
+    assert run(["session", "ask-again", "--all", "--reason", "lost", "--json"]) == 1
+    output = capfd.readouterr()
+    outcomes = [json.loads(line)["outcome"] for line in output.out.splitlines()]
+    assert outcomes == ["refused: the worker does not know the key"] * 2
+    assert "refused: the worker does not know the key" in output.err
+
+
 def test_a_dry_run_lists_and_sends_nothing(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
     one = f"/v1/open-requests?tenant=acme&session_id={SESSION}&limit=1000"
     api.answers = {
