@@ -13,7 +13,7 @@ like any other. If that is interrupted, the last position says so, and the parti
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
@@ -92,11 +92,19 @@ class RebuildPlan(NamedTuple):
     changed: Sequence[bytes] = ()
     removed: Sequence[bytes] = ()
     audited_beyond: int = 0  # audit records of events that are judged again; these get the same numbers
+    unreadable: Collection[bytes] = frozenset()  # keys of the changelog whose last record cannot be read
 
     @property
     def found_rows(self) -> int:
         """How many rows the changelog has."""
         return len(self.found.rows)
+
+    def stored_row(self, key: bytes) -> bytes | None:
+        """Return the bytes that the changelog has under a key; some if they cannot be read.
+
+        So a content that cannot be read is replaced or removed, as if it were another one.
+        """
+        return b"" if key in self.unreadable else self.found.stored_row(key)
 
     def describe(self) -> str:
         """Return what was done, for the audit trail."""
@@ -212,7 +220,9 @@ class _Planning:
         position = position._replace(outage_grace_until_ms=max(position.outage_grace_until_ms, grace_ms))
         removed = sorted({*map(_base_key, unreadable), *self._find_torn()})
         return RebuildPlan(
-            *("accept_rows", former, position, self._topic_ids, leader_epoch, self._found, _no_row), removed=removed
+            *("accept_rows", former, position, self._topic_ids, leader_epoch, self._found, _no_row),
+            removed=removed,
+            unreadable=frozenset(unreadable),
         )
 
     def _rules_of(self, former: Position, last: BatchRecord | None) -> RuleSet:
@@ -280,7 +290,7 @@ class _Planning:
         )
         return RebuildPlan(
             *("refold", former, position, self._topic_ids, epoch, self._found, refold.store.rows.peek),
-            *(added, changed, removed, notes.audited_beyond),
+            *(added, changed, removed, notes.audited_beyond, frozenset(unreadable)),
         )
 
     def _first_rules(self, former: Position, progress: FoldProgress, notes: _AuditNotes) -> RuleSet:

@@ -15,6 +15,7 @@ from sessionary.stream_processors.runtime.decisions import SkippedRecords
 from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import FoldProgress, LogProbe, RecordStamp
 from sessionary.stream_processors.runtime.rebuild import RebuildPlan, require_rebuildable
+from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from sessionary.stream_processors.store.stores import MemoryStore
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, SETTINGS, StoreRig
@@ -101,7 +102,7 @@ def written(plan: RebuildPlan) -> MemoryStore:
     plan.found.load_rows(
         {
             key: packed and packed.stored
-            for key, packed in JOB.row_codec.pack_changes(rows, 2, plan.found.stored_row).items()  # type: ignore[attr-defined]
+            for key, packed in JOB.row_codec.pack_changes(rows, 2, plan.stored_row).items()  # type: ignore[attr-defined]
         }
     )
     return plan.found
@@ -205,6 +206,17 @@ def test_rows_that_are_accepted_stay_but_for_those_that_cannot_be_read(rebuilt: 
     assert (sealed.row_count, sealed.row_checksum) == rebuilt.rig.store.count_again()
     assert sealed.changelog_topic_id == "changelog-2"
     assert plan.seal(is_last=False)(plan.position, {}).row_count == UNFINISHED
+
+
+@pytest.mark.parametrize("mode", ["accept_rows", "refold"])
+def test_a_content_that_cannot_be_read_does_not_stay_in_the_changelog(rebuilt: Rebuilt, mode: RebuildMode) -> None:
+    """It would halt the partition again, after each rebuild."""
+    rebuilt.found.load_rows(stored(rebuilt.rig))
+    rebuilt.unreadable = [b"acme:gone" + CONTENT_SUFFIX]
+    plan = rebuilt.plan(mode)
+    (rows,) = plan.cut_rows(JOB.row_codec)
+    packed = JOB.row_codec.pack_changes(rows, 2, plan.stored_row)  # type: ignore[attr-defined]
+    assert packed == {b"acme:gone": None, b"acme:gone" + CONTENT_SUFFIX: None}
 
 
 def test_another_log_is_recognised_by_its_stamps_and_not_by_epochs_that_begin_again(rebuilt: Rebuilt) -> None:
