@@ -348,8 +348,7 @@ class _Planning:
             reader.assign([place])
             heard_s = time.monotonic()
             while True:
-                if not self._wanted():
-                    raise Lost(f"partition {self._partition}: no longer wanted")
+                _require_wanted(self._partition, self._wanted)
                 for message in reader.consume(_AUDIT_RECORDS, _PAUSE_S):
                     heard_s = time.monotonic()
                     error = message.error()
@@ -467,11 +466,12 @@ class _Refold:
                 first = (decision.gap_last or 0) + 1
                 self._skip(decision, first)
             elif decision.event_type == "rules_announced":
-                self._announce(decision, end_offset, former)
+                self._announce(decision, end_offset, former, wanted)
         self._fold_records(first, end_offset, notes.failures, wanted)
 
     def _fold_records(self, first: int, end: int, failures: Mapping[int, str], wanted: Wanted) -> None:
         for read in read_each(self._settings, self._partition, first, end - 1):
+            _require_wanted(self._partition, wanted)
             if read.is_past_unreadable:
                 raise RebuildRefused(
                     f"partition {self._partition} is not rebuilt: a batch of its events cannot be read, before offset "
@@ -501,10 +501,10 @@ class _Refold:
         batch.skip_offsets(skip)
         self._keep(batch)
 
-    def _announce(self, decision: AuditRecord, end_offset: int, former: Position) -> None:
+    def _announce(self, decision: AuditRecord, end_offset: int, former: Position, wanted: Wanted) -> None:
         """Announce rules as they were; a record of the log that begins them names them."""
         former_rules, announced = self.state.position.rules, former.announced
-        rules = self._find_activation(decision, end_offset, former_rules)
+        rules = self._find_activation(decision, end_offset, former_rules, wanted)
         if rules is None and announced is not None and announced.from_offset == decision.source_offset:
             rules = announced.rules
         if rules is None:
@@ -513,9 +513,12 @@ class _Refold:
         batch.announce_rules(rules, decision.actor or "")
         self._keep(batch)
 
-    def _find_activation(self, decision: AuditRecord, end_offset: int, former_rules: RuleSet) -> RuleSet | None:
+    def _find_activation(
+        self, decision: AuditRecord, end_offset: int, former_rules: RuleSet, wanted: Wanted
+    ) -> RuleSet | None:
         decoder = self.state.decoder.as_of(newest_known().version)
         for read in read_each(self._settings, self._partition, decision.source_offset, end_offset - 1):
+            _require_wanted(self._partition, wanted)
             for record in read.records:
                 if record.key is not None:
                     continue
@@ -563,6 +566,11 @@ def _base_key(key: bytes) -> bytes:
 
 def _no_row(_key: bytes) -> None:
     return None
+
+
+def _require_wanted(partition: int, wanted: Wanted) -> None:
+    if not wanted():
+        raise Lost(f"partition {partition}: no longer wanted")
 
 
 def _patiently(call: Callable[[], _T], wanted: Wanted) -> _T:

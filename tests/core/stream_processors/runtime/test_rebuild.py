@@ -8,7 +8,7 @@ import pytest
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position
 from sessionary.stream_processors.core.model import LogRecord, RebuildMode, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.errors import Halted, RebuildRefused
+from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
 from sessionary.stream_processors.runtime import rebuild
 from sessionary.stream_processors.runtime.changelog import UNFINISHED
 from sessionary.stream_processors.runtime.decisions import SkippedRecords
@@ -119,6 +119,13 @@ def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(rebuilt
     expected = rebuilt.rig.state.position
     assert plan.position == expected._replace(row_count=None, row_checksum=None)
     assert plan.leader_epoch == 3
+
+
+def test_a_fold_ends_once_nobody_wants_it_any_more(rebuilt: Rebuilt) -> None:
+    planning = rebuild._Planning(SETTINGS, JOB, 0, IDS, lambda: not rebuilt.read)
+    with pytest.raises(Lost, match="no longer wanted"):
+        planning.plan("refold", 0)
+    assert len(rebuilt.read) == 1
 
 
 def test_a_fold_ends_where_the_last_batch_did(rebuilt: Rebuilt) -> None:
