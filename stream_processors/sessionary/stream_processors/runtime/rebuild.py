@@ -13,6 +13,7 @@ like any other. If that is interrupted, the last position says so, and the parti
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -54,11 +55,13 @@ EVENT_TYPES: Final[Mapping[RebuildMode, str]] = {
     "accept_rows": "rows_accepted",
     "accept_topics": "topics_accepted",
 }
-_WITHOUT_EFFECT: Final = frozenset({"rows_refolded", "topics_accepted"})  # decisions that changed no row
+# Decisions after which a log still yields the rows. Copies of events have other timestamps.
+_REPEATABLE: Final = frozenset({"records_skipped", "rules_announced", "rows_refolded"})
 _TRANSACTION_BYTES: Final = 8 << 20  # of rows, about as they are written
 _AUDIT_RECORDS: Final = 500  # that are read at once
 _SILENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.2
+_BLOCK = 1_000  # offsets whose audit records are compared as one
 _FIRST_COMPARED, _LAST_COMPARED = 3, 17  # events of a log that may be a copy
 _T = TypeVar("_T")
 Wanted = Callable[[], bool]
@@ -150,6 +153,32 @@ async def plan_rebuild(context: WorkerContext, partition: int, mode: RebuildMode
         return await context.run_blocking(planning.plan, mode, changelog_end)
 
 
+class _Verdicts:
+    """Whether two folds left the same audit records, by sums for each thousand offsets."""
+
+    def __init__(self) -> None:
+        self._sums = Counter[int]()
+        self._doubled = set[int]()  # where a torn transaction left records, which were sent again
+        self._last = (0, -1)
+
+    def add(self, record: AuditRecord) -> None:
+        """Take the next audit record of an event or a timer. Texts for people do not count."""
+        block, place = record.source_offset // _BLOCK, (record.source_offset, record.source_n)
+        if place <= self._last:
+            self._doubled.add(block)
+        self._last = max(self._last, place)
+        facts = record.tenant_id, record.session_id, record.audit_seq, record.kind, record.transition
+        self._sums[block] += hash(
+            (*facts, record.event_type, record.reason_code, record.to_state, record.source_offset)
+        )
+
+    def find_other(self, other: "_Verdicts") -> int | None:
+        """Return from which offset on the records differ; None if they seem to be the same."""
+        blocks = (self._sums.keys() | other._sums.keys()) - self._doubled - other._doubled
+        differing = [block for block in blocks if self._sums[block] != other._sums[block]]
+        return min(differing) * _BLOCK if differing else None
+
+
 class _AuditNotes(NamedTuple):
     """What a partition's audit trail says about a fold."""
 
@@ -157,6 +186,7 @@ class _AuditNotes(NamedTuple):
     failures: dict[int, str]  # of the judge, by the event's offset
     audited_beyond: int  # records of events from the position on, of no known transaction
     is_cut_short: bool  # whether the last transaction ended between the timers of the next record
+    verdicts: _Verdicts
 
 
 class _Planning:
@@ -283,6 +313,13 @@ class _Planning:
             raise self._refuse(f"{fault.detail}. Or use --accept-rows")
         refold = _Refold(self._settings, self._job, self._partition, self._first_rules(former, progress, notes))
         refold.fold(notes, next_offset, former, self._wanted)
+        if (other := refold.verdicts.find_other(notes.verdicts)) is not None:
+            raise self._refuse(
+                f"a fold of its log does not leave the records that {self._settings.topics.audit} has, from about "
+                f"offset {other} on: its events were judged with other signing keys (SESSIONARY_SIGNING_KEYS) or "
+                "settings (SESSIONARY_OUTAGE_MS, SESSIONARY_OUTAGE_GRACE_MS), or its log has other events now. Use "
+                "the former ones, or --accept-rows"
+            )
         added, changed, removed = _compare(self._found, refold.store, unreadable)
         epoch = None if log.previous is None else log.previous.leader_epoch
         position = refold.state.position._replace(
@@ -310,7 +347,7 @@ class _Planning:
 
     def _read_audit(self, next_offset: int, batch_number: int) -> _AuditNotes:
         """Read the partition's audit trail from its begin."""
-        notes = _AuditNotes([], {}, 0, is_cut_short=False)
+        notes = _AuditNotes([], {}, 0, is_cut_short=False, verdicts=_Verdicts())
         for record in self._list_audit():
             is_of_fold = record.batch_number <= batch_number
             if record.kind == "decision" and is_of_fold:
@@ -321,10 +358,12 @@ class _Planning:
                 notes = notes._replace(
                     audited_beyond=notes.audited_beyond + 1, is_cut_short=notes.is_cut_short or is_of_fold
                 )
-            elif record.reason_code == "internal_error" and record.kind == "rejection":
-                notes.failures[record.source_offset] = record.reason
+            else:
+                notes.verdicts.add(record)
+                if record.reason_code == "internal_error" and record.kind == "rejection":
+                    notes.failures[record.source_offset] = record.reason
         for record in notes.decisions:
-            if record.event_type not in ("records_skipped", "rules_announced", *_WITHOUT_EFFECT):
+            if record.event_type not in _REPEATABLE:
                 raise self._refuse(
                     f"by a decision at offset {record.source_offset} ({record.event_type}), its rows do not follow "
                     "from the log alone. Use --accept-rows"
@@ -452,6 +491,7 @@ class _Refold:
     def __init__(self, settings: ProcessorSettings, job: Job, partition: int, rules: RuleSet) -> None:
         self._settings, self._job, self._partition = settings, job, partition
         self.store, self.state = MemoryStore(job.row_codec), job.new_state(partition)
+        self.verdicts = _Verdicts()
         self.state.rows = self.store.rows
         self.state.load_position(Position(0, 0, 0, 0, 0, rules=rules))
         self.state.finish_loading([])
@@ -489,6 +529,9 @@ class _Refold:
 
     def _keep(self, batch: UncommittedBatch) -> None:
         outcome = batch.finish()
+        for _, record in outcome.records_on("audit"):
+            if record.kind != "decision":
+                self.verdicts.add(record)
         written = self._job.transaction(self._partition, outcome, 0, self.store.stored_row)
         self.state.merge(batch)
         self.store.save_rows(written.rows, SavedPosition(self.state.position, 0, 0.0))

@@ -1,10 +1,11 @@
 """What a rebuild of a partition's rows writes, by what its logs say; without a broker."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position
 from sessionary.stream_processors.core.model import LogRecord, RebuildMode, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
@@ -57,19 +58,25 @@ class Rebuilt:
     def fold(self) -> StoreRig:
         """Fold the log as an owner does that skips a record, in two batches."""
         rig = StoreRig()
-        rig.fold_records(self.log[:3])
+        self._fold(rig, self.log[:3])
         batch = rig.state.begin()
         batch.skip_offsets(SkippedOffsets("records_skipped", 4, START_MS + 3_000, "why", "alice", self.log[3:4]))
         self._commit(rig, batch)
-        rig.fold_records(self.log[4:5])
+        self._fold(rig, self.log[4:5])
         batch = rig.state.begin()
         assert batch.apply(self.log[5], "ValueError at rules.py:1, in judge")
         self._commit(rig, batch)
-        rig.fold_records(self.log[6:])
+        self._fold(rig, self.log[6:])
         return rig
 
+    def _fold(self, rig: StoreRig, records: Sequence[LogRecord]) -> None:
+        batch = rig.state.begin()
+        assert all(map(batch.apply, records))
+        self._commit(rig, batch)
+
     def _commit(self, rig: StoreRig, batch: Any) -> None:
-        self.audit += [record for stream, _, record in batch.finish().emitted if stream == "audit"]
+        left = [encode_record(record) for _, record in batch.finish().records_on("audit")]
+        self.audit += [cast(AuditRecord, Decoder().decode_record(record)) for record in left]
         rig.commit_batch(batch)
 
     def _read_changelog(self, _settings: object, state: PartitionState, store: MemoryStore, *_: object) -> list[bytes]:
@@ -131,6 +138,7 @@ def test_a_fold_ends_once_nobody_wants_it_any_more(rebuilt: Rebuilt) -> None:
 def test_a_fold_ends_where_the_last_batch_did(rebuilt: Rebuilt) -> None:
     last = BatchRecord(0, 9, 6, 6, 0, 0, 0, 0, 0, 1, 0, 0, "w", 2)
     rebuilt.progress = rebuilt.progress._replace(last_batch=last)
+    rebuilt.audit = [record for record in rebuilt.audit if record.source_offset < 7]
     rebuilt.position = IDS.complete(Position(0, 0, 0, 0, 0))
     plan = rebuilt.plan()
     assert (plan.position.next_offset, plan.position.batch_number) == (7, 9)
@@ -162,13 +170,19 @@ def test_without_position_and_batches_the_group_s_offset_says_where_a_fold_ended
 
 
 def refusals(rebuilt: Rebuilt, case: str) -> None:
-    skip = rebuilt.audit[0]
+    skip = next(record for record in rebuilt.audit if record.kind == "decision")
     if case == "deleted":
         rebuilt.log_range = LogProbe(2, END)
     elif case == "cut":
         rebuilt.log_range = LogProbe(0, END - 1)
     elif case == "decided":
         rebuilt.audit.append(skip._replace(event_type="clock_repaired"))
+    elif case == "copied":
+        rebuilt.audit.append(skip._replace(event_type="topics_accepted"))
+    elif case == "other keys":
+        rebuilt.audit[-1] = rebuilt.audit[-1]._replace(reason_code="bad_signature")
+    elif case == "other events":
+        del rebuilt.audit[0]
     elif case == "between timers":
         rebuilt.audit.append(skip._replace(kind="transition", source_offset=END, batch_number=1))
     elif case == "rules":
@@ -185,6 +199,9 @@ def refusals(rebuilt: Rebuilt, case: str) -> None:
         ("deleted", "its log begins at offset 2: the events before were deleted"),
         ("cut", "its log ends at offset 7, but the events below 8 were folded"),
         ("decided", r"by a decision at offset 3 \(clock_repaired\)"),
+        ("copied", r"by a decision at offset 3 \(topics_accepted\)"),
+        ("other keys", "judged with other signing keys"),
+        ("other events", "does not leave the records that sessionary.audit has, from about offset 0 on"),
         ("between timers", "ended between the timers of offset 8"),
         ("rules", "judged by rules 1, which this worker does not know"),
         ("truncated", "its log lost events that were folded"),
@@ -194,6 +211,17 @@ def test_a_fold_that_would_give_other_rows_is_refused_by_name(rebuilt: Rebuilt, 
     refusals(rebuilt, case)
     with pytest.raises(RebuildRefused, match=part):
         rebuilt.plan()
+
+
+def test_records_that_a_torn_transaction_left_do_not_hide_or_feign_another_verdict(rebuilt: Rebuilt) -> None:
+    rebuilt.audit += rebuilt.audit[-1:]
+    assert rebuilt.plan().position.next_offset == END
+    verdicts, other = rebuild._Verdicts(), rebuild._Verdicts()
+    first = rebuilt.audit[0]
+    for place, reason in ((5, "one"), (5, "two"), (7_000, "one"), (9_000, "one")):
+        verdicts.add(first._replace(source_offset=place, reason_code="one"))
+        other.add(first._replace(source_offset=place, reason_code=reason if place == 5 else "three"))
+    assert other.find_other(verdicts) == 7_000
 
 
 def test_another_events_topic_is_not_folded(rebuilt: Rebuilt) -> None:
