@@ -61,6 +61,7 @@ _TRANSACTION_BYTES: Final = 8 << 20  # of rows, about as they are written
 _AUDIT_RECORDS: Final = 500  # that are read at once
 _SILENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.2
+_SKEW_MS: Final = 1_000  # by which a clock of a broker may be ahead of that of a worker
 _BLOCK = 1_000  # offsets whose audit records are compared as one
 _FIRST_COMPARED, _LAST_COMPARED = 3, 17  # events of a log that may be a copy
 _T = TypeVar("_T")
@@ -237,6 +238,8 @@ class _Planning:
             log, leader_epoch = self._probe(next_offset), None
             is_same = log.previous is not None and not self._is_events_other(former)
             stamp_ms = log.previous.timestamp_ms if log.previous is not None and is_same else 0
+            if is_same and (begun_ms := _find_replaced(former, progress.last_batch, log)) is not None:
+                stamp_ms = begun_ms  # the next opening finds that the log was cut
             position = Position(next_offset, max(former.clock_ms, stamp_ms), 0, batch_number, 0)._replace(
                 rules=self._rules_of(former, progress.last_batch),
                 announced=former.announced,
@@ -311,6 +314,11 @@ class _Planning:
             )
         if former.next_offset == next_offset and (fault := log.find_truncation(self._partition, former)) is not None:
             raise self._refuse(f"{fault.detail}. Or use --accept-rows")
+        if _find_replaced(former, progress.last_batch, log) is not None:
+            raise self._refuse(
+                f"offset {next_offset - 1} now has a record of a later leader, appended after the last batch was "
+                "judged: the log lost events, too. Bring the replica back that has them, or use --accept-rows"
+            )
         refold = _Refold(self._settings, self._job, self._partition, self._first_rules(former, progress, notes))
         refold.fold(notes, next_offset, former, self._wanted)
         if (other := refold.verdicts.find_other(notes.verdicts)) is not None:
@@ -588,6 +596,19 @@ def _find_end(former: Position, progress: FoldProgress) -> tuple[int, int]:
     if former.batch_number:
         return former.next_offset, former.batch_number
     return progress.committed_offset, 0
+
+
+def _find_replaced(former: Position, last: BatchRecord | None, log: LogProbe) -> int | None:
+    """Return when the last batch was begun (ms) if another record is now at its last offset.
+
+    What damaged the changelog, such as an unclean election, may have cut the events too. Then a
+    later leader appended the record below the fold's end, after that batch.
+    """
+    if last is None or last.number <= former.batch_number or log.previous is None:
+        return None
+    (stamp_ms, epoch), known, begun_ms = log.previous, former.leader_epoch, last.started_at // 1_000 + _SKEW_MS
+    is_later = known is not None and epoch is not None and epoch > known and stamp_ms > begun_ms
+    return begun_ms if is_later else None
 
 
 def _compare(

@@ -1,5 +1,6 @@
 """What a rebuild of a partition's rows writes, by what its logs say; without a broker."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -264,6 +265,23 @@ def test_another_log_is_recognised_by_its_stamps_and_not_by_epochs_that_begin_ag
     fault = later.find_truncation(0, sealed)
     assert fault is not None
     assert fault.reason == "log_truncated"
+
+
+@pytest.mark.parametrize(("later_ms", "epoch", "is_cut"), [(1_001, 3, True), (1_001, 2, False), (999, 3, False)])
+def test_a_loss_of_events_with_that_of_the_changelog_is_not_hidden(
+    rebuilt: Rebuilt, later_ms: int, epoch: int, is_cut: bool
+) -> None:
+    """As by an unclean election. Agents send on, so the log reaches the fold's end again."""
+    begun_ms, position = START_MS + 8_000, rebuilt.position
+    last = BatchRecord(0, 9, 6, END - 1, 2, 0, 0, 0, 0, 0, begun_ms * 1_000, 0, "w", 2)
+    rebuilt.progress = rebuilt.progress._replace(last_batch=last)
+    rebuilt.position = position._replace(next_offset=6, clock_ms=START_MS + 5_000, batch_number=2, leader_epoch=2)
+    rebuilt.log_range = LogProbe(0, END, None, RecordStamp(begun_ms + later_ms, epoch))
+    accepted = rebuilt.plan("accept_rows")
+    sealed = accepted.seal(is_last=True)(accepted.position, {})
+    assert (rebuilt.log_range.find_truncation(0, sealed) is not None) == is_cut
+    with pytest.raises(RebuildRefused, match="the log lost events, too") if is_cut else contextlib.nullcontext():
+        rebuilt.plan()
 
 
 def test_an_audit_record_of_a_torn_transaction_is_counted(rebuilt: Rebuilt) -> None:
