@@ -80,6 +80,7 @@ _CLOSE_S = 15.0
 # need an operator, and opening reads the changelog.
 HALT_RETRY_S = 30.0
 HALT_RETRY_S_MAX = 300.0
+PLAN_S_MAX = 600.0  # of a dry run: longer than a fold of a week takes
 _HALT_OVER_S = 5.0  # a partition that is open for this long without a commit is no longer halted
 
 
@@ -178,8 +179,21 @@ class Assignment:
         self._update_gauges()
 
     async def plan_rebuild(self, partition: int, mode: RebuildMode) -> RebuildPlan:
-        """Return what a rebuild of a halted partition would write; see `rebuild.plan_rebuild`."""
-        return await plan_rebuild(self._context, partition, mode, lambda: not self._closed)
+        """Return what a rebuild of a halted partition would write; see `rebuild.plan_rebuild`.
+
+        Ends after `PLAN_S_MAX`, when nobody waits for it any more: plans that go on would take the
+        turns of partitions that open.
+        """
+        ends_s = time.monotonic() + PLAN_S_MAX
+        try:
+            return await plan_rebuild(
+                self._context, partition, mode, lambda: not self._closed and time.monotonic() < ends_s
+            )
+        except Lost as error:
+            if time.monotonic() < ends_s:
+                raise
+            detail = f"a dry run took longer than {PLAN_S_MAX:g} s, and was ended; a rebuild takes as long as it needs"
+            raise Lost(f"partition {partition}: {detail}") from error
 
     async def prepare_leaving(self) -> dict[int, int]:
         """Prepare to leave the group: open no partition any more, and answer no reader.

@@ -484,7 +484,7 @@ class PartitionOwner:
                 batch.uncommitted.note_rebuild(event_type, plan.describe(), decision.reason, decision.principal)
             outcome, begun_at = batch.finish(None)._replace(rows=rows), time.time_ns() // 1_000
             try:
-                seal, stored = plan.seal(is_last=is_last), plan.found.stored_row
+                seal, stored = plan.seal(is_last=is_last), plan.stored_row
                 written = await context.run_bounded(
                     self.partition, writer, writer.write_result, outcome, begun_at, seal, stored
                 )

@@ -13,7 +13,8 @@ like any other. If that is interrupted, the last position says so, and the parti
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
@@ -54,11 +55,14 @@ EVENT_TYPES: Final[Mapping[RebuildMode, str]] = {
     "accept_rows": "rows_accepted",
     "accept_topics": "topics_accepted",
 }
-_WITHOUT_EFFECT: Final = frozenset({"rows_refolded", "topics_accepted"})  # decisions that changed no row
+# Decisions after which a log still yields the rows. Copies of events have other timestamps.
+_REPEATABLE: Final = frozenset({"records_skipped", "rules_announced", "rows_refolded"})
 _TRANSACTION_BYTES: Final = 8 << 20  # of rows, about as they are written
 _AUDIT_RECORDS: Final = 500  # that are read at once
 _SILENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.2
+_SKEW_MS: Final = 1_000  # by which a clock of a broker may be ahead of that of a worker
+_BLOCK = 1_000  # offsets whose audit records are compared as one
 _FIRST_COMPARED, _LAST_COMPARED = 3, 17  # events of a log that may be a copy
 _T = TypeVar("_T")
 Wanted = Callable[[], bool]
@@ -92,11 +96,19 @@ class RebuildPlan(NamedTuple):
     changed: Sequence[bytes] = ()
     removed: Sequence[bytes] = ()
     audited_beyond: int = 0  # audit records of events that are judged again; these get the same numbers
+    unreadable: Collection[bytes] = frozenset()  # keys of the changelog whose last record cannot be read
 
     @property
     def found_rows(self) -> int:
         """How many rows the changelog has."""
         return len(self.found.rows)
+
+    def stored_row(self, key: bytes) -> bytes | None:
+        """Return the bytes that the changelog has under a key; some if they cannot be read.
+
+        So a content that cannot be read is replaced or removed, as if it were another one.
+        """
+        return b"" if key in self.unreadable else self.found.stored_row(key)
 
     def describe(self) -> str:
         """Return what was done, for the audit trail."""
@@ -142,14 +154,40 @@ async def plan_rebuild(context: WorkerContext, partition: int, mode: RebuildMode
         return await context.run_blocking(planning.plan, mode, changelog_end)
 
 
+class _Verdicts:
+    """Whether two folds left the same audit records, by sums for each thousand offsets."""
+
+    def __init__(self) -> None:
+        self._sums = Counter[int]()
+        self._doubled = set[int]()  # where a torn transaction left records, which were sent again
+        self._last = (0, -1)
+
+    def add(self, record: AuditRecord) -> None:
+        """Take the next audit record of an event or a timer. Texts for people do not count."""
+        block, place = record.source_offset // _BLOCK, (record.source_offset, record.source_n)
+        if place <= self._last:
+            self._doubled.add(block)
+        self._last = max(self._last, place)
+        facts = record.tenant_id, record.session_id, record.audit_seq, record.kind, record.transition
+        self._sums[block] += hash(
+            (*facts, record.event_type, record.reason_code, record.to_state, record.source_offset)
+        )
+
+    def find_other(self, other: "_Verdicts") -> int | None:
+        """Return from which offset on the records differ; None if they seem to be the same."""
+        blocks = (self._sums.keys() | other._sums.keys()) - self._doubled - other._doubled
+        differing = [block for block in blocks if self._sums[block] != other._sums[block]]
+        return min(differing) * _BLOCK if differing else None
+
+
 class _AuditNotes(NamedTuple):
     """What a partition's audit trail says about a fold."""
 
     decisions: list[AuditRecord]  # in order
     failures: dict[int, str]  # of the judge, by the event's offset
     audited_beyond: int  # records of events from the position on, of no known transaction
-    forgeries: set[int]  # offsets of the records that were refused as bad_signature
     is_cut_short: bool  # whether the last transaction ended between the timers of the next record
+    verdicts: _Verdicts
 
 
 class _Planning:
@@ -200,6 +238,8 @@ class _Planning:
             log, leader_epoch = self._probe(next_offset), None
             is_same = log.previous is not None and not self._is_events_other(former)
             stamp_ms = log.previous.timestamp_ms if log.previous is not None and is_same else 0
+            if is_same and (begun_ms := _find_replaced(former, progress.last_batch, log)) is not None:
+                stamp_ms = begun_ms  # the next opening finds that the log was cut
             position = Position(next_offset, max(former.clock_ms, stamp_ms), 0, batch_number, 0)._replace(
                 rules=self._rules_of(former, progress.last_batch),
                 announced=former.announced,
@@ -213,7 +253,9 @@ class _Planning:
         position = position._replace(outage_grace_until_ms=max(position.outage_grace_until_ms, grace_ms))
         removed = sorted({*map(_base_key, unreadable), *self._find_torn()})
         return RebuildPlan(
-            *("accept_rows", former, position, self._topic_ids, leader_epoch, self._found, _no_row), removed=removed
+            *("accept_rows", former, position, self._topic_ids, leader_epoch, self._found, _no_row),
+            removed=removed,
+            unreadable=frozenset(unreadable),
         )
 
     def _rules_of(self, former: Position, last: BatchRecord | None) -> RuleSet:
@@ -272,13 +314,19 @@ class _Planning:
             )
         if former.next_offset == next_offset and (fault := log.find_truncation(self._partition, former)) is not None:
             raise self._refuse(f"{fault.detail}. Or use --accept-rows")
+        if _find_replaced(former, progress.last_batch, log) is not None:
+            raise self._refuse(
+                f"offset {next_offset - 1} now has a record of a later leader, appended after the last batch was "
+                "judged: the log lost events, too. Bring the replica back that has them, or use --accept-rows"
+            )
         refold = _Refold(self._settings, self._job, self._partition, self._first_rules(former, progress, notes))
         refold.fold(notes, next_offset, former, self._wanted)
-        if differing := refold.forgeries ^ notes.forgeries:
+        if (other := refold.verdicts.find_other(notes.verdicts)) is not None:
             raise self._refuse(
-                f"this worker has other signing keys than those by which offset {min(differing)} was judged, so the "
-                "rows would be other ones. Start it with the keys of that time (SESSIONARY_SIGNING_KEYS_FILE), or use "
-                "--accept-rows"
+                f"a fold of its log does not leave the records that {self._settings.topics.audit} has, from about "
+                f"offset {other} on: its events were judged with other signing keys (SESSIONARY_SIGNING_KEYS) or "
+                "settings (SESSIONARY_OUTAGE_MS, SESSIONARY_OUTAGE_GRACE_MS), or its log has other events now. Use "
+                "the former ones, or --accept-rows"
             )
         added, changed, removed = _compare(self._found, refold.store, unreadable)
         epoch = None if log.previous is None else log.previous.leader_epoch
@@ -287,7 +335,7 @@ class _Planning:
         )
         return RebuildPlan(
             *("refold", former, position, self._topic_ids, epoch, self._found, refold.store.rows.peek),
-            *(added, changed, removed, notes.audited_beyond),
+            *(added, changed, removed, notes.audited_beyond, frozenset(unreadable)),
         )
 
     def _first_rules(self, former: Position, progress: FoldProgress, notes: _AuditNotes) -> RuleSet:
@@ -307,7 +355,7 @@ class _Planning:
 
     def _read_audit(self, next_offset: int, batch_number: int) -> _AuditNotes:
         """Read the partition's audit trail from its begin."""
-        notes = _AuditNotes([], {}, 0, set(), is_cut_short=False)
+        notes = _AuditNotes([], {}, 0, is_cut_short=False, verdicts=_Verdicts())
         for record in self._list_audit():
             is_of_fold = record.batch_number <= batch_number
             if record.kind == "decision" and is_of_fold:
@@ -318,12 +366,12 @@ class _Planning:
                 notes = notes._replace(
                     audited_beyond=notes.audited_beyond + 1, is_cut_short=notes.is_cut_short or is_of_fold
                 )
-            elif record.reason_code == "internal_error" and record.kind == "rejection":
-                notes.failures[record.source_offset] = record.reason
-            elif record.reason_code == "bad_signature" and record.kind == "rejection":
-                notes.forgeries.add(record.source_offset)
+            else:
+                notes.verdicts.add(record)
+                if record.reason_code == "internal_error" and record.kind == "rejection":
+                    notes.failures[record.source_offset] = record.reason
         for record in notes.decisions:
-            if record.event_type not in ("records_skipped", "rules_announced", *_WITHOUT_EFFECT):
+            if record.event_type not in _REPEATABLE:
                 raise self._refuse(
                     f"by a decision at offset {record.source_offset} ({record.event_type}), its rows do not follow "
                     "from the log alone. Use --accept-rows"
@@ -347,8 +395,7 @@ class _Planning:
             reader.assign([place])
             heard_s = time.monotonic()
             while True:
-                if not self._wanted():
-                    raise Lost(f"partition {self._partition}: no longer wanted")
+                _require_wanted(self._partition, self._wanted)
                 for message in reader.consume(_AUDIT_RECORDS, _PAUSE_S):
                     heard_s = time.monotonic()
                     error = message.error()
@@ -452,7 +499,7 @@ class _Refold:
     def __init__(self, settings: ProcessorSettings, job: Job, partition: int, rules: RuleSet) -> None:
         self._settings, self._job, self._partition = settings, job, partition
         self.store, self.state = MemoryStore(job.row_codec), job.new_state(partition)
-        self.forgeries = set[int]()  # offsets of the records that are refused as bad_signature
+        self.verdicts = _Verdicts()
         self.state.rows = self.store.rows
         self.state.load_position(Position(0, 0, 0, 0, 0, rules=rules))
         self.state.finish_loading([])
@@ -467,11 +514,12 @@ class _Refold:
                 first = (decision.gap_last or 0) + 1
                 self._skip(decision, first)
             elif decision.event_type == "rules_announced":
-                self._announce(decision, end_offset, former)
+                self._announce(decision, end_offset, former, wanted)
         self._fold_records(first, end_offset, notes.failures, wanted)
 
     def _fold_records(self, first: int, end: int, failures: Mapping[int, str], wanted: Wanted) -> None:
         for read in read_each(self._settings, self._partition, first, end - 1):
+            _require_wanted(self._partition, wanted)
             if read.is_past_unreadable:
                 raise RebuildRefused(
                     f"partition {self._partition} is not rebuilt: a batch of its events cannot be read, before offset "
@@ -489,9 +537,11 @@ class _Refold:
 
     def _keep(self, batch: UncommittedBatch) -> None:
         outcome = batch.finish()
+        for _, record in outcome.records_on("audit"):
+            if record.kind != "decision":
+                self.verdicts.add(record)
         written = self._job.transaction(self._partition, outcome, 0, self.store.stored_row)
         self.state.merge(batch)
-        self.forgeries |= {at for at, reason in outcome.judged.rejections.items() if reason == "bad_signature"}
         self.store.save_rows(written.rows, SavedPosition(self.state.position, 0, 0.0))
 
     def _skip(self, decision: AuditRecord, next_offset: int) -> None:
@@ -502,10 +552,10 @@ class _Refold:
         batch.skip_offsets(skip)
         self._keep(batch)
 
-    def _announce(self, decision: AuditRecord, end_offset: int, former: Position) -> None:
+    def _announce(self, decision: AuditRecord, end_offset: int, former: Position, wanted: Wanted) -> None:
         """Announce rules as they were; a record of the log that begins them names them."""
         former_rules, announced = self.state.position.rules, former.announced
-        rules = self._find_activation(decision, end_offset, former_rules)
+        rules = self._find_activation(decision, end_offset, former_rules, wanted)
         if rules is None and announced is not None and announced.from_offset == decision.source_offset:
             rules = announced.rules
         if rules is None:
@@ -514,9 +564,12 @@ class _Refold:
         batch.announce_rules(rules, decision.actor or "")
         self._keep(batch)
 
-    def _find_activation(self, decision: AuditRecord, end_offset: int, former_rules: RuleSet) -> RuleSet | None:
+    def _find_activation(
+        self, decision: AuditRecord, end_offset: int, former_rules: RuleSet, wanted: Wanted
+    ) -> RuleSet | None:
         decoder = self.state.decoder.as_of(newest_known().version)
         for read in read_each(self._settings, self._partition, decision.source_offset, end_offset - 1):
+            _require_wanted(self._partition, wanted)
             for record in read.records:
                 if record.key is not None:
                     continue
@@ -545,6 +598,19 @@ def _find_end(former: Position, progress: FoldProgress) -> tuple[int, int]:
     return progress.committed_offset, 0
 
 
+def _find_replaced(former: Position, last: BatchRecord | None, log: LogProbe) -> int | None:
+    """Return when the last batch was begun (ms) if another record is now at its last offset.
+
+    What damaged the changelog, such as an unclean election, may have cut the events too. Then a
+    later leader appended the record below the fold's end, after that batch.
+    """
+    if last is None or last.number <= former.batch_number or log.previous is None:
+        return None
+    (stamp_ms, epoch), known, begun_ms = log.previous, former.leader_epoch, last.started_at // 1_000 + _SKEW_MS
+    is_later = known is not None and epoch is not None and epoch > known and stamp_ms > begun_ms
+    return begun_ms if is_later else None
+
+
 def _compare(
     found: MemoryStore, wanted: MemoryStore, unreadable: Sequence[bytes]
 ) -> tuple[list[bytes], list[bytes], list[bytes]]:
@@ -564,6 +630,11 @@ def _base_key(key: bytes) -> bytes:
 
 def _no_row(_key: bytes) -> None:
     return None
+
+
+def _require_wanted(partition: int, wanted: Wanted) -> None:
+    if not wanted():
+        raise Lost(f"partition {partition}: no longer wanted")
 
 
 def _patiently(call: Callable[[], _T], wanted: Wanted) -> _T:

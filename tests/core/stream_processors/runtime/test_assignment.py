@@ -102,6 +102,26 @@ def run(story: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(play())
 
 
+def test_a_dry_run_that_takes_too_long_is_ended_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    async def plan(_context: object, _partition: int, _mode: str, wanted: Callable[[], bool]) -> None:
+        asked.append(wanted())
+        while wanted():
+            await asyncio.sleep(0.01)
+        raise Lost("partition 0: no longer wanted")
+
+    monkeypatch.setattr(assignment_module, "plan_rebuild", plan)
+    monkeypatch.setattr(assignment_module, "PLAN_S_MAX", 0.05)
+
+    async def story(bench: Bench) -> None:
+        with pytest.raises(Lost, match="a dry run took longer than"):
+            await bench.assignment.plan_rebuild(0, "refold")
+        assert asked == [True]
+
+    run(story)
+
+
 def test_an_assignment_ends_the_owners_that_leave_and_starts_those_that_come() -> None:
     async def story(bench: Bench) -> None:
         assert not bench.assignment.has_assignment

@@ -1,26 +1,27 @@
 """What a rebuild of a partition's rows writes, by what its logs say; without a broker."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position
 from sessionary.stream_processors.core.model import LogRecord, RebuildMode, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.errors import Halted, RebuildRefused
+from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
 from sessionary.stream_processors.runtime import rebuild
 from sessionary.stream_processors.runtime.changelog import UNFINISHED
 from sessionary.stream_processors.runtime.decisions import SkippedRecords
-from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.log_identity import TopicIds
 from sessionary.stream_processors.runtime.log_probe import FoldProgress, LogProbe, RecordStamp
 from sessionary.stream_processors.runtime.rebuild import RebuildPlan, require_rebuildable
+from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from sessionary.stream_processors.store.stores import MemoryStore
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, SETTINGS, StoreRig
 from tests.support.event_factory import TICK, EventFactory, snapshot
-from tests.support.signing import KEYS
 
 END = 8
 IDS = TopicIds("events-1", "changelog-1")
@@ -58,19 +59,25 @@ class Rebuilt:
     def fold(self) -> StoreRig:
         """Fold the log as an owner does that skips a record, in two batches."""
         rig = StoreRig()
-        rig.fold_records(self.log[:3])
+        self._fold(rig, self.log[:3])
         batch = rig.state.begin()
         batch.skip_offsets(SkippedOffsets("records_skipped", 4, START_MS + 3_000, "why", "alice", self.log[3:4]))
         self._commit(rig, batch)
-        rig.fold_records(self.log[4:5])
+        self._fold(rig, self.log[4:5])
         batch = rig.state.begin()
         assert batch.apply(self.log[5], "ValueError at rules.py:1, in judge")
         self._commit(rig, batch)
-        rig.fold_records(self.log[6:])
+        self._fold(rig, self.log[6:])
         return rig
 
+    def _fold(self, rig: StoreRig, records: Sequence[LogRecord]) -> None:
+        batch = rig.state.begin()
+        assert all(map(batch.apply, records))
+        self._commit(rig, batch)
+
     def _commit(self, rig: StoreRig, batch: Any) -> None:
-        self.audit += [record for stream, _, record in batch.finish().emitted if stream == "audit"]
+        left = [encode_record(record) for _, record in batch.finish().records_on("audit")]
+        self.audit += [cast(AuditRecord, Decoder().decode_record(record)) for record in left]
         rig.commit_batch(batch)
 
     def _read_changelog(self, _settings: object, state: PartitionState, store: MemoryStore, *_: object) -> list[bytes]:
@@ -103,7 +110,7 @@ def written(plan: RebuildPlan) -> MemoryStore:
     plan.found.load_rows(
         {
             key: packed and packed.stored
-            for key, packed in JOB.row_codec.pack_changes(rows, 2, plan.found.stored_row).items()  # type: ignore[attr-defined]
+            for key, packed in JOB.row_codec.pack_changes(rows, 2, plan.stored_row).items()  # type: ignore[attr-defined]
         }
     )
     return plan.found
@@ -122,9 +129,17 @@ def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(rebuilt
     assert plan.leader_epoch == 3
 
 
+def test_a_fold_ends_once_nobody_wants_it_any_more(rebuilt: Rebuilt) -> None:
+    planning = rebuild._Planning(SETTINGS, JOB, 0, IDS, lambda: not rebuilt.read)
+    with pytest.raises(Lost, match="no longer wanted"):
+        planning.plan("refold", 0)
+    assert len(rebuilt.read) == 1
+
+
 def test_a_fold_ends_where_the_last_batch_did(rebuilt: Rebuilt) -> None:
     last = BatchRecord(0, 9, 6, 6, 0, 0, 0, 0, 0, 1, 0, 0, "w", 2)
     rebuilt.progress = rebuilt.progress._replace(last_batch=last)
+    rebuilt.audit = [record for record in rebuilt.audit if record.source_offset < 7]
     rebuilt.position = IDS.complete(Position(0, 0, 0, 0, 0))
     plan = rebuilt.plan()
     assert (plan.position.next_offset, plan.position.batch_number) == (7, 9)
@@ -156,13 +171,19 @@ def test_without_position_and_batches_the_group_s_offset_says_where_a_fold_ended
 
 
 def refusals(rebuilt: Rebuilt, case: str) -> None:
-    skip = rebuilt.audit[0]
+    skip = next(record for record in rebuilt.audit if record.kind == "decision")
     if case == "deleted":
         rebuilt.log_range = LogProbe(2, END)
     elif case == "cut":
         rebuilt.log_range = LogProbe(0, END - 1)
     elif case == "decided":
         rebuilt.audit.append(skip._replace(event_type="clock_repaired"))
+    elif case == "copied":
+        rebuilt.audit.append(skip._replace(event_type="topics_accepted"))
+    elif case == "other keys":
+        rebuilt.audit[-1] = rebuilt.audit[-1]._replace(reason_code="bad_signature")
+    elif case == "other events":
+        del rebuilt.audit[0]
     elif case == "between timers":
         rebuilt.audit.append(skip._replace(kind="transition", source_offset=END, batch_number=1))
     elif case == "rules":
@@ -179,6 +200,9 @@ def refusals(rebuilt: Rebuilt, case: str) -> None:
         ("deleted", "its log begins at offset 2: the events before were deleted"),
         ("cut", "its log ends at offset 7, but the events below 8 were folded"),
         ("decided", r"by a decision at offset 3 \(clock_repaired\)"),
+        ("copied", r"by a decision at offset 3 \(topics_accepted\)"),
+        ("other keys", "judged with other signing keys"),
+        ("other events", "does not leave the records that sessionary.audit has, from about offset 0 on"),
         ("between timers", "ended between the timers of offset 8"),
         ("rules", "judged by rules 1, which this worker does not know"),
         ("truncated", "its log lost events that were folded"),
@@ -190,21 +214,15 @@ def test_a_fold_that_would_give_other_rows_is_refused_by_name(rebuilt: Rebuilt, 
         rebuilt.plan()
 
 
-def test_a_fold_with_other_keys_than_those_of_that_time_is_refused(rebuilt: Rebuilt) -> None:
-    operator = EventFactory("s1", service="control-api", producer="hand")
-    key = operator.key.encoded()
-    value = operator.event_bytes("session_terminated", reason="cancelled", as_operator=True)
-    rebuilt.log[7] = rebuilt.log[7]._replace(key=key, value=value, headers=[KEYS.sign(key, value)])
-    rebuilt.audit.clear()
-    rebuilt.rig = rebuilt.fold()
-    assert rebuilt.plan().added == sorted(stored(rebuilt.rig))
-    others = SETTINGS.model_copy(update={"signing_keys": {"k9": "the key that has come since then, of one worker"}})
-    with pytest.raises(RebuildRefused, match="other signing keys than those by which offset 7 was judged"):
-        rebuild._Planning(others, processor_job(others), 0, IDS, lambda: True).plan("refold", 0)
-    refused = rebuilt.audit[0]._replace(kind="rejection", reason_code="bad_signature", source_offset=7, batch_number=1)
-    rebuilt.audit.append(refused)  # then the key was not known
-    with pytest.raises(RebuildRefused, match="other signing keys than those by which offset 7 was judged"):
-        rebuilt.plan()
+def test_records_that_a_torn_transaction_left_do_not_hide_or_feign_another_verdict(rebuilt: Rebuilt) -> None:
+    rebuilt.audit += rebuilt.audit[-1:]
+    assert rebuilt.plan().position.next_offset == END
+    verdicts, other = rebuild._Verdicts(), rebuild._Verdicts()
+    first = rebuilt.audit[0]
+    for place, reason in ((5, "one"), (5, "two"), (7_000, "one"), (9_000, "one")):
+        verdicts.add(first._replace(source_offset=place, reason_code="one"))
+        other.add(first._replace(source_offset=place, reason_code=reason if place == 5 else "three"))
+    assert other.find_other(verdicts) == 7_000
 
 
 def test_another_events_topic_is_not_folded(rebuilt: Rebuilt) -> None:
@@ -226,6 +244,17 @@ def test_rows_that_are_accepted_stay_but_for_those_that_cannot_be_read(rebuilt: 
     assert plan.seal(is_last=False)(plan.position, {}).row_count == UNFINISHED
 
 
+@pytest.mark.parametrize("mode", ["accept_rows", "refold"])
+def test_a_content_that_cannot_be_read_does_not_stay_in_the_changelog(rebuilt: Rebuilt, mode: RebuildMode) -> None:
+    """It would halt the partition again, after each rebuild."""
+    rebuilt.found.load_rows(stored(rebuilt.rig))
+    rebuilt.unreadable = [b"acme:gone" + CONTENT_SUFFIX]
+    plan = rebuilt.plan(mode)
+    (rows,) = plan.cut_rows(JOB.row_codec)
+    packed = JOB.row_codec.pack_changes(rows, 2, plan.stored_row)  # type: ignore[attr-defined]
+    assert packed == {b"acme:gone": None, b"acme:gone" + CONTENT_SUFFIX: None}
+
+
 def test_another_log_is_recognised_by_its_stamps_and_not_by_epochs_that_begin_again(rebuilt: Rebuilt) -> None:
     rebuilt.position = rebuilt.position._replace(leader_epoch=3)
     assert rebuilt.plan("accept_rows").leader_epoch == 3
@@ -236,6 +265,23 @@ def test_another_log_is_recognised_by_its_stamps_and_not_by_epochs_that_begin_ag
     fault = later.find_truncation(0, sealed)
     assert fault is not None
     assert fault.reason == "log_truncated"
+
+
+@pytest.mark.parametrize(("later_ms", "epoch", "is_cut"), [(1_001, 3, True), (1_001, 2, False), (999, 3, False)])
+def test_a_loss_of_events_with_that_of_the_changelog_is_not_hidden(
+    rebuilt: Rebuilt, later_ms: int, epoch: int, is_cut: bool
+) -> None:
+    """As by an unclean election. Agents send on, so the log reaches the fold's end again."""
+    begun_ms, position = START_MS + 8_000, rebuilt.position
+    last = BatchRecord(0, 9, 6, END - 1, 2, 0, 0, 0, 0, 0, begun_ms * 1_000, 0, "w", 2)
+    rebuilt.progress = rebuilt.progress._replace(last_batch=last)
+    rebuilt.position = position._replace(next_offset=6, clock_ms=START_MS + 5_000, batch_number=2, leader_epoch=2)
+    rebuilt.log_range = LogProbe(0, END, None, RecordStamp(begun_ms + later_ms, epoch))
+    accepted = rebuilt.plan("accept_rows")
+    sealed = accepted.seal(is_last=True)(accepted.position, {})
+    assert (rebuilt.log_range.find_truncation(0, sealed) is not None) == is_cut
+    with pytest.raises(RebuildRefused, match="the log lost events, too") if is_cut else contextlib.nullcontext():
+        rebuilt.plan()
 
 
 def test_an_audit_record_of_a_torn_transaction_is_counted(rebuilt: Rebuilt) -> None:

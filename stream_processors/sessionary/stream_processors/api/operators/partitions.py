@@ -25,7 +25,7 @@ from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.model import ClockSetting, Rebuild, RebuildMode
 from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
-from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.assignment import PLAN_S_MAX, Assignment
 from sessionary.stream_processors.runtime.decisions import (
     CLOCKS_APART_S_MAX,
     GapAcceptance,
@@ -40,7 +40,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
 _OPEN_S = 5.0
-DRY_RUN_S = 600.0  # longer than a fold of a week takes
+_MORE_S = 10.0  # than a dry run takes, for its answer
 _AHEAD_S_MIN = 1.0  # of an open partition's clock that is worth a repair
 REASON_CHARS_MAX = 1_000
 # Values of a partition that are not known are null.
@@ -170,7 +170,7 @@ class PartitionApi:
             raise Problem(400, "invalid_value", "Bad dry_run", f"dry_run={is_dry!r}: use true or false")
         owner = self._assignment.owners.get(partition)
         if owner is None:
-            return await self._others.pass_on(request, partition, DRY_RUN_S if is_dry else None)
+            return await self._others.pass_on(request, partition, PLAN_S_MAX + _MORE_S if is_dry else None)
         if not is_dry:
             return await self._reopen_halted(request, _decide_rebuild)
         mode, _ = _parse_mode(body), _parse_reason(body)

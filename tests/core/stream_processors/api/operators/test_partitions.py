@@ -381,6 +381,18 @@ def test_a_dry_run_answers_what_would_change_and_opens_nothing(tmp_path: Path) -
     assert assignment.reopened == []
 
 
+def test_a_user_s_token_may_not_look_at_what_a_rebuild_changes(tmp_path: Path) -> None:
+    assignment = RetryAssignment(FakeOwner(1, LOST_ROWS))
+    body, more = json.dumps({"dry_run": True, "reason": "why"}).encode(), b"Content-Type: application/json\r\n"
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await server.ask(PARTITIONS + b"/1/rebuild", b"Bearer of-u1", b"POST", more, body)
+            assert (answer.status, answer.body["reason"]) == (403, "forbidden")
+
+    asyncio.run(story())
+
+
 def test_a_halt_at_no_record_has_none_to_skip(tmp_path: Path) -> None:
     assignment = RetryAssignment(FakeOwner(1, GAP))
 
