@@ -127,11 +127,14 @@ class NameWatch:
 
 
 def group_by_name(members: Iterable[Member]) -> dict[str, list[Member]]:
-    """Return the members of each name that several processes have."""
-    found: dict[str, list[Member]] = {}
+    """Return the members of each name that several processes have, one of each process.
+
+    A process that replaced its client is a member twice until the former one's session timeout.
+    """
+    found: dict[str, dict[str, Member]] = {}
     for one in members:
-        found.setdefault(one.name, []).append(one)
-    return {name: ones for name, ones in found.items() if len(ones) > 1}
+        found.setdefault(one.name, {})[str(one)] = one
+    return {name: list(ones.values()) for name, ones in found.items() if len(ones) > 1}
 
 
 def require_secrets(settings: ProcessorSettings, members: Sequence[Member]) -> None:
