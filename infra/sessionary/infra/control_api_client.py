@@ -48,6 +48,7 @@ class ControlApiClient:
         """Connect to nothing yet. `timeout_s` bounds each request."""
         self._settings = settings
         self._timeout_s = timeout_s
+        self._servers: ControlServers | None = None  # they know which of them answered last
 
     def list_partitions(self) -> list[dict[str, Json]]:
         """Return every partition, in order, as the control API describes it."""
@@ -186,7 +187,8 @@ class ControlApiClient:
             )
         if token is None:
             raise SettingsError(f"no operator token is set: {_TOKEN_ADVICE}")
-        servers = ControlServers(url, self._settings.control_ca_location, _ANSWER_BYTES_MAX)
+        servers = self._servers or ControlServers(url, self._settings.control_ca_location, _ANSWER_BYTES_MAX)
+        self._servers = servers
         # A header is sent in latin-1: so the token arrives in UTF-8.
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
         headers = {"Authorization": bearer, "Content-Type": "application/json", **more}

@@ -143,11 +143,18 @@ def _check_replication(
         f"kafka-reassign-partitions.sh --bootstrap-server {settings.bootstrap_servers} "
         "--reassignment-json-file reassignment.json"
     )
+    needed = max(int(state.config.get("min.insync.replicas") or 1) for state in found.values())
+    first = (
+        f"First set min.insync.replicas={replication_factor} on each of them by kafka-configs.sh: until then a topic "
+        f"with fewer replicas than {needed} takes no record. "
+        if needed > replication_factor
+        else ""
+    )
     raise ReplicationDiffers(
         plan,
         f"nothing was changed: {len(differing)} topics have another replication factor than {replication_factor}: "
         f"{', '.join(differing)}. Kafka moves replicas by its own tool, while all roles go on. Keep the JSON that this "
-        f"command prints as reassignment.json, and look at its brokers if yours have racks. Then run: {tool} "
+        f"command prints as reassignment.json, and look at its brokers if yours have racks. {first}Then run: {tool} "
         f"--execute; {tool} --verify, until it is complete; and this command again, for min.insync.replicas",
     )
 

@@ -4,10 +4,8 @@ import gc
 import threading
 from functools import partial
 
-from confluent_kafka import KafkaException
-
 from sessionary.schemas.codec.from_settings import decoder_for
-from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id, take_answer
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.kafka.log_progress import LogEndClient
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.sinks.core.sink_kinds import SINKS, SinkDefinition, SinkKind
@@ -18,13 +16,12 @@ from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.consumer import COMMIT_S_MAX, SinkConsumer
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
-from sessionary.sinks.runtime.kafka_client import instance_id, open_consumer, read_ranges
+from sessionary.sinks.runtime.kafka_client import open_consumer, read_ranges
 from sessionary.sinks.runtime.log_watch import LogWatch, SystemClock
 from sessionary.sinks.runtime.ports import BlockTarget
 from sessionary.sinks.settings import SinkSettings
 
 _ASK_S = 5.0
-_NAMES_S = 3.0
 # A sink holds up to a million small objects without cycles, and the collector would visit each of
 # them again and again: that took a fifth of the sink's time. Few objects form cycles (errors, a
 # lost connection); they are collected once two million objects were allocated.
@@ -78,29 +75,14 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
         try:
             consumer.run(stop)
         except Fenced as error:
-            raise Fenced(f"{error}. {_describe_namesake(kind, settings)}") from error
+            # Kafka goes on to show the host of the process that had the name first: often this one.
+            raise Fenced(
+                f"{error}. Another sink {kind} runs as SESSIONARY_INSTANCE={settings.instance}: give each its own "
+                "name, and start this one again"
+            ) from error
         finally:
             end_report.stop()
             log_watch.stop()
-
-
-def _describe_namesake(kind: SinkKind, settings: SinkSettings) -> str:
-    """Return which process has the instance name of this one. Blocks for up to 4 s."""
-    group, host = settings.group_id(kind), "an unknown host"
-    connection = AdminConnection(settings)
-    try:
-        asked = connection.open_client().describe_consumer_groups([group], request_timeout=_NAMES_S)
-        for member in take_answer(asked[group], _NAMES_S).members:
-            if member.group_instance_id == instance_id(kind, settings):
-                host = member.host.lstrip("/")
-    except (KafkaException, TimeoutError):
-        pass  # the host is only of use to find the other one
-    finally:
-        connection.end_client()
-    return (
-        f"Another sink {kind} runs as SESSIONARY_INSTANCE={settings.instance}, at {host}: "
-        "give each its own name, and start this one again"
-    )
 
 
 def _traced_target(target: BlockTarget, definition: SinkDefinition, settings: SinkSettings) -> BlockTarget:

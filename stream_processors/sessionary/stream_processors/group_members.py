@@ -23,15 +23,21 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _START: Final = "sessionary-"
 _TIMEOUT_S: Final = 3.0
+_CHANGES: Final = 2  # one may be of this process, which joined again
 
 
 class Member(NamedTuple):
-    """A member of a group. `name` is that of the worker; `host` is the address that Kafka sees."""
+    """A member of a group. `name` is that of the worker; `host` is the address that Kafka sees.
+
+    `member_id` is Kafka's: each process that takes the place of a static member gets a new one.
+    Kafka keeps the client id and host of the first one all the while.
+    """
 
     name: str
     process: str
     host: str
     secrets: frozenset[str]
+    member_id: str = ""
 
     def __str__(self) -> str:
         return f"{self.process} at {self.host}"
@@ -78,7 +84,8 @@ def list_members(connection: AdminConnection, group: str) -> list[Member]:
     """
     try:
         asked = connection.open_client().describe_consumer_groups([group], request_timeout=_TIMEOUT_S)
-        return [parse_member(one.client_id, one.host) for one in take_answer(asked[group], _TIMEOUT_S).members]
+        found = take_answer(asked[group], _TIMEOUT_S).members
+        return [parse_member(one.client_id, one.host)._replace(member_id=one.member_id) for one in found]
     except (KafkaException, TimeoutError) as error:
         cause = error.args[0] if isinstance(error, KafkaException) else None
         if cause is not None and cause.code() == KafkaError.GROUP_ID_NOT_FOUND:
@@ -94,12 +101,40 @@ def find_namesakes(members: Iterable[Member], own_client_id: str) -> list[Member
     return [one for one in members if one.name == own.name and one.process != own.process]
 
 
+class NameWatch:
+    """Finds the other processes by the name of this one, from several looks at the group.
+
+    A worker that was killed and comes back in time takes the place of its former process, whose
+    client id Kafka goes on to show: nobody else has the name. Another process that lives takes the
+    place back at its next heartbeat, so the place changes hands at each look.
+    """
+
+    def __init__(self, own_client_id: str) -> None:
+        """Nothing was looked at yet."""
+        self._own = own_client_id
+        self._held: frozenset[str] | None = None  # places of this name that the last look found
+        self._changes = 0  # looks in a row that found another place
+
+    def look(self, members: Sequence[Member]) -> tuple[list[Member], bool]:
+        """Return the other processes, and whether this one is to join again without the name."""
+        found, process = find_namesakes(members, self._own), parse_member(self._own, "").process
+        is_shown = any(one.process == process for one in members)
+        held, self._held = self._held, frozenset(one.member_id for one in found)
+        self._changes = self._changes + 1 if held and self._held.isdisjoint(held) else 0
+        if not is_shown and self._changes < _CHANGES:
+            return [], False
+        return found, bool(found) and not is_shown
+
+
 def group_by_name(members: Iterable[Member]) -> dict[str, list[Member]]:
-    """Return the members of each name that several processes have."""
-    found: dict[str, list[Member]] = {}
+    """Return the members of each name that several processes have, one of each process.
+
+    A process that replaced its client is a member twice until the former one's session timeout.
+    """
+    found: dict[str, dict[str, Member]] = {}
     for one in members:
-        found.setdefault(one.name, []).append(one)
-    return {name: ones for name, ones in found.items() if len(ones) > 1}
+        found.setdefault(one.name, {})[str(one)] = one
+    return {name: list(ones.values()) for name, ones in found.items() if len(ones) > 1}
 
 
 def require_secrets(settings: ProcessorSettings, members: Sequence[Member]) -> None:

@@ -39,13 +39,7 @@ from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.faust_app import make_faust_app
-from sessionary.stream_processors.group_members import (
-    Member,
-    client_id,
-    find_namesakes,
-    list_members,
-    parse_member,
-)
+from sessionary.stream_processors.group_members import NameWatch, client_id, list_members, parse_member
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
@@ -363,7 +357,7 @@ class Processor:
         """Look now and then if another process of the group has this worker's name."""
         connection, own = AdminConnection(self._settings), client_id(self._settings)
         group, loop = self._settings.group_id, asyncio.get_running_loop()
-        known: list[Member] = []
+        names, known = NameWatch(own), set[str]()
         while True:
             await asyncio.sleep(_NAMES_S)
             if not self._has_joined:
@@ -373,8 +367,9 @@ class Processor:
             except Lost as error:
                 _log.debug("the members of the group are not known: %(error)s", **error_fields(error))
                 continue
-            found = find_namesakes(members, own)
-            if found and found != known:
+            found, gives_way = names.look(members)
+            processes = {str(one) for one in found}
+            if found and processes != known:
                 _log.error(
                     "another process is a worker of this group by the name %(worker)s too: %(others)s; this one is "
                     "%(own_process)s. Give each its own SESSIONARY_INSTANCE, and restart one",
@@ -382,8 +377,8 @@ class Processor:
                     others=", ".join(map(str, found)),
                     own_process=parse_member(own, "").process,
                 )
-            known = found
-            if found and all(parse_member(own, "").process != one.process for one in members):
+            known = processes
+            if gives_way:
                 await cast(MemberConsumer, self.app.consumer).give_up_instance()
 
     async def _ask_ends(self, client: LogEndClient, timeout_s: float) -> dict[int, LogEnd]:

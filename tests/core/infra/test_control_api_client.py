@@ -66,6 +66,19 @@ def test_another_server_is_distinguished_from_a_processor(api: FakeControlApi, b
         client(api.url).list_partitions()
 
 
+def test_a_repeated_request_goes_to_the_next_server(api: FakeControlApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one may not reach the owner of the session's partition."""
+    monkeypatch.setattr("sessionary.infra.control_api_client._PAUSE_S", 0.0)
+    monkeypatch.setattr("sessionary.schemas.http.control_servers._QUICK_S", -1.0)
+    path = "/v1/sessions/s1/pause?tenant=acme"
+    api.answer_problem(path, 503, "not_ready", "the owner does not answer")
+    with serve_fake_api() as other:
+        other.answers = {path: (200, {"state": "Paused"})}
+        both = client(f"{api.url},{other.url}")
+        assert both.act_on_session("s1", "acme", "pause", {}, "k1") == {"state": "Paused"}
+    assert (len(api.asked), len(other.asked)) == (1, 1)
+
+
 def test_what_is_not_set_or_cannot_be_sent_is_reported_before_anything_is_asked(api: FakeControlApi) -> None:
     for url, token, reported in (
         (None, "s3cret", "SESSIONARY_CONTROL_URL is not set"),
@@ -91,8 +104,9 @@ def test_the_next_processor_is_asked_if_one_is_away_but_nothing_is_done_twice(ap
     with serve_fake_api() as unready:
         for path in (LIST, RETRY):
             unready.answer_problem(path, 503, "not_ready", "why")
-        several = client(f"{away},{unready.url},{api.url}")
-        assert several.list_partitions() == []
+        urls = f"{away},{unready.url},{api.url}"
+        assert client(urls).list_partitions() == []
+        several = client(urls)
         with pytest.raises(Unavailable, match=f"the processor at {unready.url}: why"):
             several.retry_partition(1)
         assert [one.method for one in unready.asked] == ["GET", "POST"]

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.infra import topics as module
-from sessionary.infra.topics import TopicState, apply_topics, reassignment_plan, topic_changes
+from sessionary.infra.topics import ReplicationDiffers, TopicState, apply_topics, reassignment_plan, topic_changes
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import TopicSpec, topic_specs
@@ -81,6 +81,18 @@ def test_fewer_replicas_keep_the_preferred_leader_and_enough_need_nothing() -> N
     plan = reassignment_plan({"t": TopicState([[2, 3, 1], [3]], {})}, [1, 2, 3], 1)
     assert plan == {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2]}]}
     assert reassignment_plan({"t": TopicState([[2], [3]], {})}, [1, 2, 3], 1) is None
+
+
+@pytest.mark.parametrize(("replicas", "wanted", "is_warned"), [(3, 1, True), (3, 2, False), (1, 3, False)])
+def test_fewer_replicas_than_a_write_needs_are_not_moved_before_it_needs_fewer(
+    monkeypatch: pytest.MonkeyPatch, replicas: int, wanted: int, is_warned: bool
+) -> None:
+    states = {spec.name: state_of(spec, replicas) for spec in SPECS}
+    monkeypatch.setattr(module, "_admin_client", lambda _settings: None)
+    monkeypatch.setattr(module, "_describe_topics", lambda _admin, _specs: (states, [1, 2, 3]))
+    with pytest.raises(ReplicationDiffers) as raised:
+        apply_topics(KafkaSettings(topic_prefix="p", partitions=4), wanted)
+    assert (f"First set min.insync.replicas={wanted}" in str(raised.value)) == is_warned
 
 
 def test_a_topic_that_exists_although_it_was_not_listed_is_not_reported_as_created(

@@ -9,6 +9,7 @@ import pytest
 from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.group_members import (
     Member,
+    NameWatch,
     client_id,
     find_namesakes,
     group_by_name,
@@ -51,6 +52,23 @@ def test_another_process_of_the_same_name_is_found_on_both_sides() -> None:
     assert find_namesakes(members, "sessionary-w1+host-a-7+tokens") == [own]
     assert find_namesakes(members, "sessionary-w2+host-b-7") == []
     assert group_by_name(members) == {"w1": [ONE, own]}
+    assert group_by_name([ONE._replace(member_id="a"), ONE._replace(member_id="b"), TWO]) == {}
+
+
+def test_a_worker_that_came_back_in_time_has_no_namesake_by_the_client_id_of_its_former_process() -> None:
+    watch = NameWatch("sessionary-w1+host-a-8+tokens")
+    for place in "xxxyyyz":  # it joins again now and then
+        assert watch.look([ONE._replace(member_id=place), TWO]) == ([], False)
+
+
+def test_of_two_that_take_each_others_place_the_one_that_is_not_shown_gives_way() -> None:
+    one, two = NameWatch("sessionary-w1+host-a-7+tokens"), NameWatch("sessionary-w1+host-b-9+tokens")
+    looks = [ONE._replace(member_id=place) for place in "xyz"]
+    assert [one.look([look]) for look in looks] == [([], False)] * 3
+    assert [two.look([look]) for look in looks] == [([], False), ([], False), ([looks[2]], True)]
+    joined = Member("w1", "host-b-9", "10.0.0.2", frozenset({"tokens"}), "w1-z")
+    assert one.look([looks[2], joined]) == ([joined], False)
+    assert two.look([looks[2], joined]) == ([looks[2]], False)
 
 
 def test_a_worker_without_tokens_does_not_join_others_that_have_them() -> None:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
@@ -76,11 +77,15 @@ class RequestLook:
     A look reads what was written since the last one. One that finds a fault reads the whole window,
     as do the looks after it, until that has no fault: so the findings are those of `sessionary
     integrity check`, and one that is dismissed is gone.
+
+    A window with more records than a look can read is halved before the first answer, and a fault
+    is reported also if the window before it cannot be read.
     """
 
     def __init__(self, settings: LagSettings) -> None:
         """Ask nothing yet."""
         self._settings = settings
+        self._reach_s = settings.integrity_window_s
         self._known_s: int | None = None  # no transaction that began before is unknown, or at fault
 
     def ask(self, behind_s: float) -> IntegrityFindings:
@@ -92,20 +97,27 @@ class RequestLook:
         from sessionary.sinks.integrity.topic_counts import REQUEST_TOPICS, count_faults  # takes time to load
 
         asked_at_s, late_s = time.time(), round(LATE_S + behind_s)
-        window_s = int(asked_at_s) - self._settings.integrity_window_s
+        window_s = int(asked_at_s) - self._reach_s
         since_s = window_s if self._known_s is None else max(window_s, self._known_s)
-        faults = self._compare(since_s, late_s)
-        if faults and since_s > window_s:
-            faults = self._compare(window_s, late_s)
-        self._known_s = None if faults else int(asked_at_s) - late_s - _OVERLAP_S
+        faults, is_whole = self._compare(since_s, late_s), since_s == window_s
+        if faults and not is_whole:
+            with suppress(Unavailable):  # what was found is reported all the same
+                faults, is_whole = self._compare(window_s, late_s), True
+        if not faults:
+            self._known_s = int(asked_at_s) - late_s - _OVERLAP_S
+        elif is_whole:
+            self._known_s = None
         return IntegrityFindings(asked_at_s, dict.fromkeys(count_faults(REQUEST_TOPICS), 0) | Counter(faults))
 
     def _compare(self, since_s: int, late_s: int) -> list[str]:
         from sessionary.sinks.integrity.topic_counts import REQUEST_TOPICS, compare_topics
 
         fetch_rows = ClickHouseClient(self._settings, _END_TIMEOUT_S).fetch_rows
+        began_s = time.monotonic()
         compared = compare_topics(self._settings, fetch_rows, since_s, late_s, _TIMEOUT_S, REQUEST_TOPICS)
         if compared.unread:
+            if self._known_s is None and time.monotonic() - began_s >= _TIMEOUT_S:
+                self._reach_s = max(_OVERLAP_S, self._reach_s // 2)
             raise Unavailable("; ".join(compared.unread), _END_TIMEOUT_S)
         return [fault.fault for fault in compared.faults]
 

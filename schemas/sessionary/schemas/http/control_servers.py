@@ -56,8 +56,8 @@ class ControlServers:
     """Sends each request to the server that answered last. Thread-safe.
 
     If that one cannot be connected to, or says soon that it is not ready (a status of 500 or more),
-    the next one is asked at once. One that takes a request and answers late or never is not asked
-    first again, and the caller decides whether to repeat the request.
+    the next one is asked at once. One that takes a request and says so late, or never answers, is
+    not asked first again, and the caller decides whether to repeat the request.
     """
 
     def __init__(self, urls: str, ca_location: str | None, answer_bytes_max: int) -> None:
@@ -81,8 +81,8 @@ class ControlServers:
     def send(self, request: Request, timeout_s: float, *, is_repeatable: bool = True) -> HttpResponse:
         """Send a request; return the answer, also one of an error.
 
-        `timeout_s` bounds each wait for the network. `is_repeatable`: a server may get it that
-        XX
+        `timeout_s` bounds each wait for the network. `is_repeatable`: after a status of 500 or more
+        another server may get the request too. Raises `Unanswered`.
         """
         return self._ask_in_turn(
             lambda server, connect_s: server.send(request, timeout_s, connect_s),
@@ -117,9 +117,10 @@ class ControlServers:
         is_repeatable: bool,
     ) -> A:
         count: int = len(self._urls)
+        first: int = self._first  # another thread may change it
         unready: A | None = None
         failures: list[tuple[str, Exception]] = []
-        for place in (*range(self._first, count), *range(self._first)):
+        for place in (*range(first, count), *range(first)):
             began_s = time.monotonic()
             try:
                 answer = ask(self._servers[place], CONNECT_S if count > 1 else None)
@@ -138,6 +139,7 @@ class ControlServers:
                 drop(unready)
             unready = answer
             if not is_repeatable or time.monotonic() - began_s > _QUICK_S:
+                self._first = (place + 1) % count
                 break
         if unready is None:
             raise Unanswered(failures)

@@ -45,14 +45,9 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         # A batch that was damaged on a disk or on the way is an error, not other records.
         "check.crcs": True,
     }
-    if (name := instance_id(definition.kind, settings)) is not None:
-        config["group.instance.id"] = name
+    if settings.instance is not None:
+        config["group.instance.id"] = f"{settings.group_id(definition.kind)}.{settings.instance}"
     return config
-
-
-def instance_id(kind: str, settings: SinkSettings) -> str | None:
-    """Return the name by which a sink is a member of its group; None without one."""
-    return None if settings.instance is None else f"{settings.group_id(kind)}.{settings.instance}"
 
 
 def open_consumer(definition: SinkDefinition, settings: SinkSettings, on_error: ErrorCallback) -> KafkaConsumer:

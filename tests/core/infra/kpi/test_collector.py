@@ -89,6 +89,7 @@ class FakeComparison:
         self.faults: list[EndFault] = []
         self.unread: list[str] = []
         self.asked: list[int] = []
+        self.readable_s = 1_000_000
         self.now_s = 1_000_000.0
         monkeypatch.setattr("sessionary.infra.kpi.integrity.time.time", lambda: self.now_s)
         monkeypatch.setattr(topic_counts, "compare_topics", self.compare)
@@ -97,7 +98,8 @@ class FakeComparison:
     def compare(self, _s: object, _f: object, since_s: int, late_s: int, _t: float, topics: object) -> TopicComparison:
         assert topics == topic_counts.REQUEST_TOPICS
         self.asked.append(int(self.now_s) - since_s)
-        return TopicComparison(self.faults, [*self.unread], self.unread)
+        unread = self.unread or ["the logs were not read in time"] * (self.asked[-1] > self.readable_s)
+        return TopicComparison(self.faults, [*unread], unread)
 
     def ask(self, later_s: float = 0.0, behind_s: float = 0.0) -> dict[str, int]:
         """Let time pass; return the findings of the next look that are not 0."""
@@ -127,6 +129,30 @@ def test_a_topic_that_cannot_be_read_is_no_topic_without_faults(monkeypatch: pyt
         topics.ask(300)
     topics.unread = []
     assert (topics.ask(300), topics.asked) == ({}, [600 + 120 + 600])
+
+
+def test_a_window_that_takes_too_long_to_read_is_halved_before_the_first_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sessionary.infra.kpi.integrity._TIMEOUT_S", 0.0)
+    topics = FakeComparison(monkeypatch)
+    topics.readable_s = 2_000
+    for reach_s in (7_200, 3_600):
+        with pytest.raises(Unavailable, match="not read in time"):
+            topics.ask(300)
+        assert topics.asked == [reach_s]
+    assert (topics.ask(300), topics.asked) == ({}, [1_800])
+    assert (topics.ask(300), topics.asked) == ({}, [300 + 120 + 600])
+
+
+def test_a_fault_is_found_also_if_the_whole_window_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = FakeComparison(monkeypatch)
+    topics.ask()
+    topics.readable_s, topics.faults = 2_000, [EndFault("tasks_missing", 1, 4, 10, 19)]
+    assert (topics.ask(300), topics.asked) == ({"tasks_missing": 1}, [1_020, 7_200])
+    assert (topics.ask(300), topics.asked) == ({"tasks_missing": 1}, [1_320, 7_200])
+    topics.faults = []
+    assert (topics.ask(300), topics.asked) == ({}, [1_620])
 
 
 def test_what_is_unknown_has_no_series_and_no_zero() -> None:

@@ -87,6 +87,17 @@ def test_a_server_that_takes_a_request_without_an_answer_is_not_the_first_again(
         servers.close_idle()
 
 
+def test_a_server_that_says_late_that_it_is_not_ready_is_not_the_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not reach the partition's owner, which the next one does."""
+    monkeypatch.setattr(control_servers, "_QUICK_S", -1.0)
+    with serving(answer_unready) as one, serving(answer_all) as two:
+        servers = servers_of(one.url, two.url)
+        assert servers.send(ASK, WAIT_S).status == 503
+        assert servers.send(ASK, WAIT_S).body == b"ok"
+        assert (len(one.asked), len(two.asked)) == (1, 1)
+        servers.close_idle()
+
+
 def test_each_server_that_is_away_is_named(away: str) -> None:
     other = "http://127.0.0.1:1"
     with pytest.raises(Unanswered) as raised:
