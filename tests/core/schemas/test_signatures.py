@@ -96,6 +96,7 @@ def test_wrong_keys_are_named_by_their_place_without_their_secrets(text: str, fa
 def test_the_classes_that_may_claim_an_operator_are_known() -> None:
     assert sorted(EVENT_TYPES[payload] for payload in OPERATORS) == [
         "agent_registered",
+        "requests_repeated",
         "session_migration_aborted",
         "session_migration_offered",
         "session_paused",
