@@ -24,6 +24,7 @@ from sessionary.schemas.errors import DecodeError, Unavailable
 from sessionary.schemas.kafka.clients import is_unreadable_batch
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation
 from sessionary.schemas.rules import known_rules, newest_known
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import LogRecord, OutputCause, RebuildMode, SkippedOffsets
 from sessionary.stream_processors.core.trail import rules_record
@@ -61,9 +62,11 @@ _TRANSACTION_BYTES: Final = 8 << 20  # of rows, about as they are written
 _AUDIT_RECORDS: Final = 500  # that are read at once
 _SILENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.2
+_REPORT_EACH_S: Final = 30.0
 _SKEW_MS: Final = 1_000  # by which a clock of a broker may be ahead of that of a worker
 _BLOCK = 1_000  # offsets whose audit records are compared as one
 _FIRST_COMPARED, _LAST_COMPARED = 3, 17  # events of a log that may be a copy
+_log = role_logger(__name__)
 _T = TypeVar("_T")
 Wanted = Callable[[], bool]
 
@@ -500,6 +503,7 @@ class _Refold:
         self._settings, self._job, self._partition = settings, job, partition
         self.store, self.state = MemoryStore(job.row_codec), job.new_state(partition)
         self.verdicts = _Verdicts()
+        self._reported_s = time.monotonic()
         self.state.rows = self.store.rows
         self.state.load_position(Position(0, 0, 0, 0, 0, rules=rules))
         self.state.finish_loading([])
@@ -520,6 +524,7 @@ class _Refold:
     def _fold_records(self, first: int, end: int, failures: Mapping[int, str], wanted: Wanted) -> None:
         for read in read_each(self._settings, self._partition, first, end - 1):
             _require_wanted(self._partition, wanted)
+            self._report(read.next_offset)
             if read.is_past_unreadable:
                 raise RebuildRefused(
                     f"partition {self._partition} is not rebuilt: a batch of its events cannot be read, before offset "
@@ -531,6 +536,17 @@ class _Refold:
                 while waiting and self._apply(batch, waiting[-1], failures, wanted):
                     waiting.pop()
                 self._keep(batch)
+
+    def _report(self, offset: int) -> None:
+        """Log every half minute how far the fold is: it may take hours."""
+        if time.monotonic() - self._reported_s < _REPORT_EACH_S:
+            return
+        self._reported_s = time.monotonic()
+        _log.info(
+            "partition %(partition)d: its events are folded again, up to offset %(offset)d",
+            partition=self._partition,
+            offset=offset,
+        )
 
     def _apply(self, batch: UncommittedBatch, record: LogRecord, failures: Mapping[int, str], wanted: Wanted) -> bool:
         return _patiently(lambda: batch.apply(record, failures.get(record.offset)), wanted)

@@ -116,7 +116,11 @@ def written(plan: RebuildPlan) -> MemoryStore:
     return plan.found
 
 
-def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(rebuilt: Rebuilt) -> None:
+def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(
+    rebuilt: Rebuilt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(rebuild, "_REPORT_EACH_S", 0.0)
     known = stored(rebuilt.rig)
     first, *_ = known
     rebuilt.found.load_rows({**known, first: None, b"acme:foreign": known[first]})
@@ -124,6 +128,7 @@ def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(rebuilt
     assert (plan.added, plan.changed, plan.removed) == ([first], [], [b"acme:foreign"])
     assert written(plan).count_again() == rebuilt.rig.store.count_again()
     assert rebuilt.read == [(0, 2), (4, 7)], "the skipped record is not read"
+    assert "its events are folded again, up to offset 3" in caplog.text
     expected = rebuilt.rig.state.position
     assert plan.position == expected._replace(row_count=None, row_checksum=None)
     assert plan.leader_epoch == 3
