@@ -13,7 +13,7 @@ like any other. If that is interrupted, the last position says so, and the parti
 """
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError, Unavailable
+from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.kafka.clients import is_unreadable_batch
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation
 from sessionary.schemas.rules import known_rules, newest_known
@@ -382,13 +383,14 @@ class _Planning:
         notes.decisions.sort(key=lambda record: (record.source_offset, record.source_n))
         return notes
 
-    def _list_audit(self) -> Iterator[AuditRecord]:
+    def _list_audit(self, *, whole: bool = True) -> Iterator[AuditRecord]:
+        """Yield the audit trail. Raises `RebuildRefused` if it must be `whole`, and is not."""
         topic, decoder = self._settings.topics.audit, Decoder()
         reader = reader_of(self._settings)
         try:
             place = TopicPartition(topic, self._partition, OFFSET_BEGINNING)
             start, end = reader.get_watermark_offsets(place, timeout=_SILENCE_S)
-            if start > 0:
+            if whole and start > 0:
                 raise self._refuse(
                     f"{topic} begins at offset {start}, so decisions may be missing there on which its rows depend. "
                     "Use --accept-rows"
@@ -459,11 +461,13 @@ class _Planning:
             for ledger in getattr(self._found.rows.peek(key), "producers", ())  # of the rows that name their events
             if ledger.offsets and ledger.offsets[0] >= log.start_offset
         )
+        known = known or self._list_judged(log.start_offset, next_offset)
         compared = sorted({*known[:_FIRST_COMPARED], *known[-_LAST_COMPARED:]})
         if not compared and next_offset:
             raise self._refuse(
-                f"no live session names an event that {topic} still has, so nothing shows that its offsets are those "
-                "of the former topic. Use --accept-rows"
+                f"neither a live session nor {self._settings.topics.audit} names an event that {topic} still has, so "
+                "nothing shows that its offsets are those of the former topic. Copy the audit trail too, or use "
+                "--accept-rows"
             )
         newest = 0
         for offset, key, producer_id, last_seq in compared:
@@ -480,6 +484,16 @@ class _Planning:
                 f"{topic} has no event at the offset that it had in the former topic. Its offsets must be the same: "
                 "copy the records so, or use --accept-rows"
             )
+
+    def _list_judged(self, start_offset: int, next_offset: int) -> list[tuple[int, bytes, str, int]]:
+        """Return the last events that changed a session, as far as the audit trail has them."""
+        judged = deque[tuple[int, bytes, str, int]](maxlen=_LAST_COMPARED)
+        for record in self._list_audit(whole=False) if self._settings.topics.audit in self._job.traces else ():
+            offset, producer_id, seq = record.source_offset, record.producer_id, record.producer_seq
+            if record.kind == "transition" and producer_id is not None and seq and start_offset <= offset < next_offset:
+                key = SessionKey(record.tenant_id, record.session_id).encoded()
+                judged.append((offset, key, producer_id, seq))
+        return [*judged]
 
     def _find_event(self, offset: int, key: bytes) -> tuple[str, int] | None:
         """Return producer and number of the event at an offset, if its session has this key."""
