@@ -171,8 +171,8 @@ def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
     if position.row_count == UNFINISHED:
         return Halted(
             "changelog_incomplete",
-            f"partition {state.partition}: a rebuild of its rows was not finished. Begin it again: sessionary "
-            f"partition rebuild {state.partition}",
+            f"partition {state.partition}: a rebuild of its rows was not finished, so some are as before it. Begin it "
+            f"again, with the same options: sessionary partition rebuild {state.partition}",
         )
     return Halted(
         "changelog_incomplete",

@@ -13,7 +13,7 @@ like any other. If that is interrupted, the last position says so, and the parti
 """
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -21,9 +21,11 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError, Unavailable
+from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.kafka.clients import is_unreadable_batch
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation
 from sessionary.schemas.rules import known_rules, newest_known
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import LogRecord, OutputCause, RebuildMode, SkippedOffsets
 from sessionary.stream_processors.core.trail import rules_record
@@ -61,9 +63,11 @@ _TRANSACTION_BYTES: Final = 8 << 20  # of rows, about as they are written
 _AUDIT_RECORDS: Final = 500  # that are read at once
 _SILENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.2
+_REPORT_EACH_S: Final = 30.0
 _SKEW_MS: Final = 1_000  # by which a clock of a broker may be ahead of that of a worker
 _BLOCK = 1_000  # offsets whose audit records are compared as one
 _FIRST_COMPARED, _LAST_COMPARED = 3, 17  # events of a log that may be a copy
+_log = role_logger(__name__)
 _T = TypeVar("_T")
 Wanted = Callable[[], bool]
 
@@ -379,13 +383,14 @@ class _Planning:
         notes.decisions.sort(key=lambda record: (record.source_offset, record.source_n))
         return notes
 
-    def _list_audit(self) -> Iterator[AuditRecord]:
+    def _list_audit(self, *, whole: bool = True) -> Iterator[AuditRecord]:
+        """Yield the audit trail. Raises `RebuildRefused` if it must be `whole`, and is not."""
         topic, decoder = self._settings.topics.audit, Decoder()
         reader = reader_of(self._settings)
         try:
             place = TopicPartition(topic, self._partition, OFFSET_BEGINNING)
             start, end = reader.get_watermark_offsets(place, timeout=_SILENCE_S)
-            if start > 0:
+            if whole and start > 0:
                 raise self._refuse(
                     f"{topic} begins at offset {start}, so decisions may be missing there on which its rows depend. "
                     "Use --accept-rows"
@@ -456,11 +461,13 @@ class _Planning:
             for ledger in getattr(self._found.rows.peek(key), "producers", ())  # of the rows that name their events
             if ledger.offsets and ledger.offsets[0] >= log.start_offset
         )
+        known = known or self._list_judged(log.start_offset, next_offset)
         compared = sorted({*known[:_FIRST_COMPARED], *known[-_LAST_COMPARED:]})
         if not compared and next_offset:
             raise self._refuse(
-                f"no live session names an event that {topic} still has, so nothing shows that its offsets are those "
-                "of the former topic. Use --accept-rows"
+                f"neither a live session nor {self._settings.topics.audit} names an event that {topic} still has, so "
+                "nothing shows that its offsets are those of the former topic. Copy the audit trail too, or use "
+                "--accept-rows"
             )
         newest = 0
         for offset, key, producer_id, last_seq in compared:
@@ -477,6 +484,16 @@ class _Planning:
                 f"{topic} has no event at the offset that it had in the former topic. Its offsets must be the same: "
                 "copy the records so, or use --accept-rows"
             )
+
+    def _list_judged(self, start_offset: int, next_offset: int) -> list[tuple[int, bytes, str, int]]:
+        """Return the last events that changed a session, as far as the audit trail has them."""
+        judged = deque[tuple[int, bytes, str, int]](maxlen=_LAST_COMPARED)
+        for record in self._list_audit(whole=False) if self._settings.topics.audit in self._job.traces else ():
+            offset, producer_id, seq = record.source_offset, record.producer_id, record.producer_seq
+            if record.kind == "transition" and producer_id is not None and seq and start_offset <= offset < next_offset:
+                key = SessionKey(record.tenant_id, record.session_id).encoded()
+                judged.append((offset, key, producer_id, seq))
+        return [*judged]
 
     def _find_event(self, offset: int, key: bytes) -> tuple[str, int] | None:
         """Return producer and number of the event at an offset, if its session has this key."""
@@ -500,6 +517,7 @@ class _Refold:
         self._settings, self._job, self._partition = settings, job, partition
         self.store, self.state = MemoryStore(job.row_codec), job.new_state(partition)
         self.verdicts = _Verdicts()
+        self._reported_s = time.monotonic()
         self.state.rows = self.store.rows
         self.state.load_position(Position(0, 0, 0, 0, 0, rules=rules))
         self.state.finish_loading([])
@@ -520,6 +538,7 @@ class _Refold:
     def _fold_records(self, first: int, end: int, failures: Mapping[int, str], wanted: Wanted) -> None:
         for read in read_each(self._settings, self._partition, first, end - 1):
             _require_wanted(self._partition, wanted)
+            self._report(read.next_offset)
             if read.is_past_unreadable:
                 raise RebuildRefused(
                     f"partition {self._partition} is not rebuilt: a batch of its events cannot be read, before offset "
@@ -531,6 +550,17 @@ class _Refold:
                 while waiting and self._apply(batch, waiting[-1], failures, wanted):
                     waiting.pop()
                 self._keep(batch)
+
+    def _report(self, offset: int) -> None:
+        """Log every half minute how far the fold is: it may take hours."""
+        if time.monotonic() - self._reported_s < _REPORT_EACH_S:
+            return
+        self._reported_s = time.monotonic()
+        _log.info(
+            "partition %(partition)d: its events are folded again, up to offset %(offset)d",
+            partition=self._partition,
+            offset=offset,
+        )
 
     def _apply(self, batch: UncommittedBatch, record: LogRecord, failures: Mapping[int, str], wanted: Wanted) -> bool:
         return _patiently(lambda: batch.apply(record, failures.get(record.offset)), wanted)

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import BatchResult, LogRecord
-from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.core.model import BatchResult, LogRecord, Rebuild
+from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
 from sessionary.stream_processors.runtime import assignment, partition_owner, transaction, worker_context
 from sessionary.stream_processors.runtime.partition_owner import CommitNotifications, PartitionOwner
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
@@ -63,6 +63,30 @@ def test_a_thousand_failed_ownerships_leave_nothing_behind(monkeypatch: pytest.M
     asyncio.run(story())
     # A thread of the executor lets go of a call a moment after its caller has the answer.
     wait_until(lambda: count_objects(PartitionOwner) + count_objects(RejectedWriter) <= others, 60, "all to be freed")
+
+
+def test_a_rebuild_that_is_refused_late_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, recovery: FakeRecovery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By then the command has its answer, and the next retry names the halt alone."""
+
+    async def refuse(*_: object) -> None:
+        raise RebuildRefused("partition 0 is not rebuilt: its log begins at offset 7")
+
+    monkeypatch.setattr(partition_owner, "plan_rebuild", refuse)
+    recovery.gate.release(100)
+
+    async def story() -> None:
+        bench = OwnerBench(find_traces=lambda *_: ["audit has its records"])
+        bench.assignment.take_assignment([0])
+        await bench.seen(lambda: bench.assignment.halted_partitions)
+        caplog.clear()
+        bench.assignment.reopen_partition(0, Rebuild("refold", "why", "on-call"))
+        await bench.seen(lambda: bench.assignment.owners[0].halted)
+        assert "is not rebuilt: its log begins at offset 7" in caplog.text
+        await bench.assignment.close()
+
+    asyncio.run(story())
 
 
 class FencedProducer:

@@ -54,7 +54,7 @@ class Rebuilt:
         monkeypatch.setattr(rebuild, "find_progress", lambda *_: self.progress)
         monkeypatch.setattr(rebuild, "probe_log", lambda *_: self.log_range)
         monkeypatch.setattr(rebuild, "read_each", self._read_each)
-        monkeypatch.setattr(rebuild._Planning, "_list_audit", lambda _: iter(self.audit))
+        monkeypatch.setattr(rebuild._Planning, "_list_audit", lambda *_, **__: iter(self.audit))
 
     def fold(self) -> StoreRig:
         """Fold the log as an owner does that skips a record, in two batches."""
@@ -116,7 +116,11 @@ def written(plan: RebuildPlan) -> MemoryStore:
     return plan.found
 
 
-def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(rebuilt: Rebuilt) -> None:
+def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(
+    rebuilt: Rebuilt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(rebuild, "_REPORT_EACH_S", 0.0)
     known = stored(rebuilt.rig)
     first, *_ = known
     rebuilt.found.load_rows({**known, first: None, b"acme:foreign": known[first]})
@@ -124,6 +128,7 @@ def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(rebuilt
     assert (plan.added, plan.changed, plan.removed) == ([first], [], [b"acme:foreign"])
     assert written(plan).count_again() == rebuilt.rig.store.count_again()
     assert rebuilt.read == [(0, 2), (4, 7)], "the skipped record is not read"
+    assert "its events are folded again, up to offset 3" in caplog.text
     expected = rebuilt.rig.state.position
     assert plan.position == expected._replace(row_count=None, row_checksum=None)
     assert plan.leader_epoch == 3
@@ -307,6 +312,19 @@ def test_copies_are_accepted_if_the_rows_are_whole_and_events_are_where_they_wer
     rebuilt.log_range = LogProbe(0, END - 1)
     with pytest.raises(RebuildRefused, match="holds 0 to 7: its offsets are not those of the former topic"):
         plan_of("accept_topics", moved)
+
+
+def test_a_copy_without_a_live_session_is_recognised_by_its_audit_trail(rebuilt: Rebuilt) -> None:
+    """As most partitions of a pipeline that was moved at night."""
+    moved = TopicIds("events-2", "changelog-2")
+    rebuilt.position = rebuilt.position._replace(row_count=0, row_checksum=0)
+    assert _reading(rebuilt, rebuilt.log)("accept_topics", moved).position == rebuilt.position
+    other = [record._replace(offset=(record.offset + 1) % END) for record in rebuilt.log]
+    with pytest.raises(RebuildRefused, match="Its offsets must be the same"):
+        _reading(rebuilt, other)("accept_topics", moved)
+    rebuilt.audit.clear()
+    with pytest.raises(RebuildRefused, match=r"neither a live session nor sessionary\.audit names an event"):
+        _reading(rebuilt, rebuilt.log)("accept_topics", moved)
 
 
 def _reading(rebuilt: Rebuilt, log: Sequence[LogRecord]) -> Any:
