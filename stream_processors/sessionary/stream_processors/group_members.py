@@ -105,7 +105,7 @@ class NameWatch:
     """Finds the other processes by the name of this one, from several looks at the group.
 
     A worker that was killed and comes back in time takes the place of its former process, whose
-    client id Kafka goes on to show: nobody else has the name. Another process that lives takes the
+    client id Kafka goes on to show: no other one has the name. Another process that lives takes the
     place back at its next heartbeat, so the place changes hands at each look.
     """
 
@@ -127,11 +127,14 @@ class NameWatch:
 
 
 def group_by_name(members: Iterable[Member]) -> dict[str, list[Member]]:
-    """Return the members of each name that several processes have."""
-    found: dict[str, list[Member]] = {}
+    """Return the members of each name that several processes have, one of each process.
+
+    A process that replaced its client is a member twice until the former one's session timeout.
+    """
+    found: dict[str, dict[str, Member]] = {}
     for one in members:
-        found.setdefault(one.name, []).append(one)
-    return {name: ones for name, ones in found.items() if len(ones) > 1}
+        found.setdefault(one.name, {})[str(one)] = one
+    return {name: list(ones.values()) for name, ones in found.items() if len(ones) > 1}
 
 
 def require_secrets(settings: ProcessorSettings, members: Sequence[Member]) -> None:

@@ -52,6 +52,7 @@ def test_another_process_of_the_same_name_is_found_on_both_sides() -> None:
     assert find_namesakes(members, "sessionary-w1+host-a-7+tokens") == [own]
     assert find_namesakes(members, "sessionary-w2+host-b-7") == []
     assert group_by_name(members) == {"w1": [ONE, own]}
+    assert group_by_name([ONE._replace(member_id="a"), ONE._replace(member_id="b"), TWO]) == {}
 
 
 def test_a_worker_that_came_back_in_time_has_no_namesake_by_the_client_id_of_its_former_process() -> None:
