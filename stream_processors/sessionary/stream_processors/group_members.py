@@ -105,7 +105,7 @@ class NameWatch:
     """Finds the other processes by the name of this one, from several looks at the group.
 
     A worker that was killed and comes back in time takes the place of its former process, whose
-    client id Kafka goes on to show: nobody else has the name. Another process that lives takes the
+    client id Kafka goes on to show: no other one has the name. Another process that lives takes the
     place back at its next heartbeat, so the place changes hands at each look.
     """
 
