@@ -14,7 +14,7 @@ from tests.integration.sink_rig import produce_records
 from tests.integration.test_lag import running_exporter
 from tests.support.clickhouse_rows import insert_records
 from tests.support.metrics_page import metric_values, read_page
-from tests.support.sink_records import audit_record
+from tests.support.sink_records import audit_record, batch_record
 from tests.support.waiting import wait_until
 
 _RECORDS = 5_000
@@ -27,6 +27,9 @@ def test_an_exporter_serves_every_metric_and_the_pipeline_moves_them(
     """A member of a sink's group commits a few records a round: it has a lag that shrinks."""
     topic, moved = kafka.topics.audit, set[str]()
     produce_records(kafka, topic, [(0, b"record")] * _RECORDS)
+    now_us = time.time_ns() // 1_000 - 300 * 1_000_000
+    transactions = [batch_record(0, number, started_at=now_us, cleanup=number - 1) for number in (1, 2)]
+    produce_records(kafka, kafka.topics.batches, [(0, encode_record(each)) for each in transactions])
     group = f"{kafka.topic_prefix}.sink.audit"
     member = Consumer({**kafka.client_config(), "group.id": group, "enable.auto.commit": False})
     member.subscribe([topic])
@@ -51,6 +54,10 @@ def test_an_exporter_serves_every_metric_and_the_pipeline_moves_them(
         assert metric_values(port)[newest] == _RECORDS + 1, "the records and the marker of their transaction"
         checked = 'sessionary_integrity_checked_timestamp_seconds{source="kafka"}'
         wait_until(lambda: metric_values(port).get(checked, 0.0) > 0, 60, "a look at what the sinks wrote last")
+        looked = 'sessionary_integrity_checked_timestamp_seconds{source="requests"}'
+        wait_until(lambda: metric_values(port).get(looked, 0.0) > 0, 60, "a look at the topics of requests")
+        lost = 'sessionary_integrity_findings{kind="cleanup_missing",table="cleanup"}'
+        assert metric_values(port)[lost] == 1, "a transaction that counts a clean-up which the topic lacks"
 
 
 def test_the_exporter_tells_the_states_of_groups_and_partitions(kafka: KafkaSettings) -> None:

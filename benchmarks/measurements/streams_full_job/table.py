@@ -22,6 +22,7 @@ from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     CONTENT_CHANGES,
     MEMBERSHIP,
+    OPERATOR_EVENTS,
     OWNER_ONLY,
     PHASES,
     RECOVERY_ATTEMPTS_MAX,
@@ -32,10 +33,13 @@ from sessionary.stream_processors.core.session.transitions import (
     processor_only,
 )
 
+# Without an operator's own: none acts in the workload.
+JUDGED = tuple(row for row in TRANSITIONS if row.by != "operator")
 LEFT_OUT = (
     RUN_EVENTS
     | MIGRATION_EVENTS
     | {"session_taken_over", "tool_call_resolved"}
+    | OPERATOR_EVENTS
     | {EVENT_TYPES[payload] for family in (STEPS, ARTIFACTS, AGENTS) for payload in family.payloads}
 )
 
@@ -43,7 +47,7 @@ LEFT_OUT = (
 def transition_table() -> Mapping[str, Any]:
     """Return the table, and what is accepted without a transition, as JSON values."""
     return {
-        "transitions": [_transition(row) for row in TRANSITIONS],
+        "transitions": [_transition(row) for row in JUDGED],
         "accepted": {state: sorted(names) for state, names in ACCEPTED.items()},
         "phases": {state: sorted(pairs) for state, pairs in PHASES.items()},
         "owner_only": sorted(OWNER_ONLY),

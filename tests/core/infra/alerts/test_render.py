@@ -30,6 +30,7 @@ VALUES: dict[str, set[str]] = {
     "sessionary_processor_partitions_halted": set(get_args(HaltReason)),
     "sessionary_processor_tool_calls": set(CALL_STATES),
     "sessionary_processor_rejected_total": {"true", "false"},
+    "sessionary_integrity_findings": {"cleanup", "tasks", "migrations", "quotas"},
 }
 
 

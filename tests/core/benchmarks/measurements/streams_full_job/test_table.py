@@ -28,8 +28,9 @@ def enum_words(source: str, name: str) -> set[str]:
 
 def test_every_transition_is_in_the_file_with_all_that_it_says() -> None:
     rows = table.transition_table()["transitions"]
-    assert len(rows) == len(TRANSITIONS)
-    for row, transition in zip(rows, TRANSITIONS, strict=True):
+    judged = [transition for transition in TRANSITIONS if transition.by != "operator"]
+    assert len(rows) == len(judged) >= 14
+    for row, transition in zip(rows, judged, strict=True):
         assert (row["id"], row["source"], row["event_type"]) == (
             transition.id,
             transition.source,

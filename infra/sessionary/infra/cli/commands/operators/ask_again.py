@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.lookup import find_session, is_whole_id
+from sessionary.infra.cli.commands.sessions.lookup import checked_session_start, find_session, is_whole_id
 from sessionary.infra.cli.errors import CheckFailed, NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client, control_api_client
 from sessionary.infra.cli.output import print_message, wants_json
@@ -20,7 +20,13 @@ _ASKED: Final = "asked again"
 _COLUMNS: Final = ("session_id", "tenant_id", "state", "topic", "id", "service_id", "what", "outcome")
 
 OneSessionArgument = Annotated[
-    str | None, typer.Argument(help="Session id, or a unique part of it.", metavar="[SESSION]", show_default=False)
+    str | None,
+    typer.Argument(
+        help="Session id, or its beginning if unique.",
+        metavar="[SESSION]",
+        show_default=False,
+        callback=lambda text: None if text is None else checked_session_start(text),
+    ),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="All sessions with open requests; with --tenant, its own.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="List the open requests; send none.")]

@@ -78,7 +78,7 @@ def test_each_command_says_first_that_a_word_is_no_session_id(capfd: pytest.Capt
     """Nothing is set: what a command needs besides is asked for later."""
     why = ["--reason", "x"]
     more = {"call resolve": ["--outcome", "failed", "--by", "ann"], "session move": ["--to", "shipping", *why]}
-    more |= {f"session {verb}": why for verb in ("pause", "resume", "cancel")}
+    more |= {f"session {verb}": why for verb in ("pause", "resume", "cancel", "ask-again")}
     more |= {"session claim": ["--for", "shipping", *why]}
     found = [*commands_of_sessions(), ["rejected", "list", "--session", "nonsense"]]
     reading = {f"session {verb}" for verb in ("show", "timeline", "follow", "conversation")}
