@@ -244,7 +244,7 @@ def fill_log(settings: ProcessorSettings, partition: int, log: LogProbe, next_of
         raise Halted(
             "log_truncated",
             f"partition {partition}: its log lacks {missing:,} offsets, and at most {FILL_MAX:,} are filled. Bring the "
-            "replica back that has them",
+            "replica back that has them. If the events are gone for good, begin with another SESSIONARY_TOPIC_PREFIX",
         )
     producer = Producer({**settings.client_config(), "linger.ms": 5, "message.timeout.ms": int(_SEND_S * 1_000)})
     failures: list[KafkaError] = []

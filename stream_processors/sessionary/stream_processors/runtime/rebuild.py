@@ -622,7 +622,9 @@ def _find_end(former: Position, progress: FoldProgress) -> tuple[int, int]:
     last = progress.last_batch
     if last is not None and last.number > former.batch_number:
         folded = any((last.applied, last.duplicate, last.rejected, last.ticks, last.fenced_beats))
-        return (last.last_offset + 1 if folded else last.first_offset), last.number
+        # An accepted truncation rejects records below its position, which is its only offset.
+        is_past = folded and last.rejected <= last.last_offset + 1 - last.first_offset
+        return (last.last_offset + 1 if is_past else last.first_offset), last.number
     if former.batch_number:
         return former.next_offset, former.batch_number
     return progress.committed_offset, 0

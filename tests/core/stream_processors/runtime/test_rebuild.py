@@ -171,6 +171,12 @@ def test_the_end_of_a_fold_is_that_of_its_last_batch(
     assert rebuild._find_end(Position(40, 5_000, 0, 7, 0), FoldProgress(None, last, 90)) == end
 
 
+def test_a_truncation_that_was_accepted_last_ended_where_it_began() -> None:
+    """Its three records were rejected at offsets below; the next record is still to be judged."""
+    last = BatchRecord(0, 8, 40, 40, 0, 0, 3, 1, 0, 0, 0, 0, "w", 2)
+    assert rebuild._find_end(Position(40, 5_000, 0, 7, 0), FoldProgress(None, last, 90)) == (40, 8)
+
+
 def test_without_position_and_batches_the_group_s_offset_says_where_a_fold_ended() -> None:
     assert rebuild._find_end(Position(0, 0, 0, 0, 0), FoldProgress(None, None, 90)) == (90, 0)
 
