@@ -109,7 +109,8 @@ class WorkContext(NamedTuple):
     known at its resumption. `save_border` takes a tool's name, `before` or `after`, the call's key
     and the fields of its events, and saves a checkpoint; it raises nothing. `share` is the time
     that models may take in a step; None outside of steps. `calls` numbers the equal calls and steps
-    of the attempt.
+    of the attempt. `find_path` returns what tells work here from equal work elsewhere in the run:
+    the step, and the item of a list; None outside of both.
     """
 
     recorder: object
@@ -118,6 +119,7 @@ class WorkContext(NamedTuple):
     known_calls: "dict[str, CallView]"
     save_border: Callable[[str, str, str, EnvelopeFields], None]
     calls: "AttemptCalls"
+    find_path: Callable[[], str | None]
     share: ModelShare | None = None
 
 

@@ -269,7 +269,8 @@ class Run(ReportedBlock):
         attempt. Tools that are called in the step keep their keys.
 
         A name that was used before is the next step of that name, recorded as `collect #2`; a step
-        within another one as `collect/fetch`. A resumed run takes them in the same order, and
+        within another one as `collect/fetch`, and one in the loop over a list as `items 3/fetch`. A
+        resumed run takes them in the same order, and
         compares their arguments with the record. A step that failed is tried again under its name.
 
         Args:

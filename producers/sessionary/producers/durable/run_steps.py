@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from sessionary.producers.context.call_counts import AttemptCalls
@@ -48,7 +49,16 @@ class RunSteps:
         """Return the place of work in the run, or in a new attempt at one of its steps."""
         calls = self._outside if step_name is None else AttemptCalls(self._ended_calls)
         border = self.progress.save_border
-        return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, border, calls)
+        path = partial(self._find_path, step_name)
+        return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, border, calls, path)
+
+    def _find_path(self, step_name: str | None) -> str | None:
+        """Return the path of work in a step, and in the item of a list that it works through."""
+        # A resumed list begins after the items that are done: each item counts by itself.
+        item = self.progress.item_name()
+        if item is None or f"/{item}/" in f"/{step_name}/":
+            return step_name
+        return item if step_name is None else f"{step_name}/{item}"
 
     def begin_list(self, name: str) -> Flow[EnvelopeFields | None]:
         """Begin a list as a step; None if it was worked through. Raises as `Run.items` does."""
@@ -82,11 +92,13 @@ class RunSteps:
         key: str | None = None,
     ) -> Flow[Any]:
         """Run a step and return its output; `given` is its input. Raises as `Run.step` does."""
-        full_name, calls = _checked_name(name if key is None else f"{name} [{_checked_key(key)}]"), self._outside
+        full_name = _checked_name(name if key is None else f"{name} [{_checked_key(key)}]")
         place = current_scope().place
-        if place is not None and place.recorder is self._recorder and place.step_name is not None:
-            # A step that is done does not begin its inner steps again: these count by themselves.
-            full_name, calls = f"{place.step_name}/{full_name}", place.calls
+        is_inside = place is not None and place.recorder is self._recorder
+        # A step that is done does not begin its inner steps again: these count by themselves.
+        path = place.find_path() if place is not None and is_inside else self._find_path(None)
+        calls = place.calls if place is not None and is_inside else self._outside
+        full_name = full_name if path is None else f"{path}/{full_name}"
         number, is_done = calls.take_number(full_name), False
         try:
             if self._open.setdefault(full_name, begun := object()) is not begun:

@@ -215,7 +215,7 @@ class _ToolCaller:
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if name != self._receiver}
         call_id = kwargs.get(_CALL_ID, arguments.get(_CALL_ID))
-        step_name = None if place is None or self._once else place.step_name
+        step_name = None if place is None or self._once else place.find_path()
         if self._key is not None:
             key = checked_key(self._key(*args, **own), name)
         elif call_id is not None:

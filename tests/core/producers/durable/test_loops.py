@@ -410,3 +410,56 @@ def test_an_argument_of_which_no_key_can_be_made_is_named() -> None:
     client, _ = memory_client()
     with client, client.session(user_id="u"), pytest.raises(Invalid, match=r"argument 'where' .* object .*key="):
         read("a", object())
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+@pytest.mark.parametrize("dies_after", range(1, 13))
+def test_equal_calls_of_a_list_are_made_for_each_item(dies_after: int, in_step: bool) -> None:
+    sent: list[str] = []
+    parsed: list[int] = []
+    died: list[bool] = []
+
+    @tool(effect="write")
+    def send(text: str) -> str:
+        sent.append(text)
+        return text
+
+    def live() -> None:
+        if len(sent) + len(parsed) == dies_after and not died:
+            died.append(True)
+            raise KeyboardInterrupt
+
+    def parse() -> None:
+        parsed.append(len(parsed))
+
+    def work(run: Run) -> None:
+        for _ in run.items(range(4), name="pages", every=3):
+            for _ in range(2):
+                live()
+                send("done")
+            live()
+            run.step("parse", parse)
+
+    def walk(run: Run) -> None:
+        if in_step:
+            run.step("all", lambda: work(run))
+        else:
+            work(run)
+
+    def die(run: Run) -> None:
+        if dies_after == 12:
+            walk(run)
+            return
+        with pytest.raises(KeyboardInterrupt):
+            walk(run)
+
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        leave_run(session, die)
+        again, same = other_process(memory, session)
+        with again, same:
+            with same.resume_run("r") as run:
+                walk(run)
+            same.lifecycle.detach()
+    assert (len(sent), len(parsed)) == (8, 4)
+    assert memory.rejections() == []

@@ -163,7 +163,7 @@ def test_a_resumed_step_with_other_arguments_is_an_error_that_shows_both(large: 
     client, memory = memory_client(artifacts=tmp_path)
     end = "." * (300_000 if large else 1)
 
-    def crawl(run: Run, pages: str) -> list[str]:
+    def crawl(run: Run, pages: str) -> list[int]:
         return [run.step("size", lambda page: len(page), f"{page}{end}") for page in pages]
 
     with client, client.session(user_id="u") as session:

@@ -154,7 +154,7 @@ def test_a_coroutine_function_that_returns_a_generator_has_no_result() -> None:
 
     client, _ = memory_client()
     with client, client.session(user_id="u"), pytest.raises(Invalid, match="whose work is not done yet"):
-        asyncio.run(read())  # type: ignore[arg-type]
+        asyncio.run(read())
 
 
 class Broken:
@@ -212,7 +212,7 @@ def test_the_answer_of_a_query_that_json_cannot_hold_is_kept_as_text() -> None:
     client, memory = memory_client()
     failures = [TimeoutError("answer lost")]
 
-    @tool(effect="write", query=lambda key: TookEffect({"at": AT}))  # type: ignore[dict-item]
+    @tool(effect="write", query=lambda key: TookEffect({"at": AT}))
     def pay() -> Any:
         raise failures.pop()
 
