@@ -132,7 +132,7 @@ def _end_with(call: "_QuietCall", result: Any) -> Any:
 
 
 @contextmanager
-def _ended(call: "_QuietCall") -> Iterator[None]:
+def _end_after_block(call: "_QuietCall") -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -143,7 +143,7 @@ def _ended(call: "_QuietCall") -> Iterator[None]:
 
 def _generate(call: "_QuietCall", items: "Generator[Any, Any, Any]") -> "Generator[Any, Any, Any]":
     # Without metadata: what a generator sets in its context, its consumer would see.
-    with _ended(call):
+    with _end_after_block(call):
         return (yield from items)
 
 

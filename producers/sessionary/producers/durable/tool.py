@@ -47,33 +47,22 @@ def tool(
     first reserves its idempotency key, and waits for the processor's verdict. Then the function is
     called, and its outcome recorded. The call returns once the broker has the outcome.
 
-    The key is a hash of tenant, run, step, tool and arguments; the object that a method belongs to
-    is none of them. In a loop each call is a call: after an equal one that succeeded, the next one
-    has a key of its own, and is made. A call that failed, or whose outcome is unknown, has the same
-    key when it is tried again; a call without effect that failed for good has been answered. The
-    count begins anew in each attempt at a step, each block of a run, and each process. So the first
-    call of a resumed run is answered by the record of the first one, the second by that of the
-    second, and nothing that took effect is repeated. Equal calls that are open at the same time are
-    counted in the order in which they begin.
-
-    A model's own id for a call wins over the count: a function with a parameter `tool_call_id` is
-    given it, and any other is called without it (`read("a.py", tool_call_id=call.id)`). So does
-    `key`. A call with an id or key that succeeded before returns the stored result.
+    The key is a hash of tenant, run, step, tool and arguments. An equal call after one that
+    succeeded has a key of its own, and is made; one after a failure has the same key. The count
+    begins anew in each attempt at a step, each block of a run, and each process: a resumed run is
+    answered call by call, and repeats no effect. The argument `tool_call_id`, a model's own id for
+    the call, is the key instead. It need not be a parameter of the function.
 
     Within the function, `current_tool_key` returns the key: pass it to a service that takes
-    idempotency keys. Without `key` or an id, arguments must be what JSON can hold. A stored result
-    is as JSON gives it back: a list where a tuple was returned, and `{"text": ..., "type": ...}`
-    of a result that JSON cannot hold. JSON of more than 256 KiB, of a result or of arguments, is
-    kept by the client's library of artifacts (`SessionClient(artifacts=...)`); the key is made of
-    the arguments themselves.
-
-    Outside any session, the function is called without a record.
+    idempotency keys. A stored result is as JSON gives it back: a list where a tuple was returned,
+    `{"text": ..., "type": ...}` of what JSON cannot hold. JSON of more than 256 KiB is kept by the
+    client's library of artifacts. Outside any session, the function is called without a record.
 
     Args:
         name: Name of the tool. Default: the function's name.
         key: Takes the function's arguments, returns the call's key in its run.
-        once: Equal calls are made once in their run, whatever step they are in, or in the session
-            outside of runs: any further one returns the stored result.
+        once: Equal calls are made once in their run, whatever their step, or once in the session
+            outside of runs.
         effect: `read`: a call changes nothing outside, so that it may be repeated. `write`: it
             does. `unknown` is treated as `write`.
         queryable: People or programs can ask the tool whether a call took effect.
@@ -96,13 +85,11 @@ def tool(
         Unavailable: Broker or processor do not answer in time. Call again later.
         Rejected: The processor rejects the call, for example as its run is paused.
         Invalid: JSON cannot hold an argument, the key is no short text, or the function returned
-            a generator or, without being a coroutine function, a coroutine.
+            a generator, or a coroutine although it is none; at once for a generator function.
         ResultTooLarge: The result of a call without effect fits into no event, and the client has
-            no library. The error has the result, and the call can be made again. With an effect the
-            result is returned, and the error goes to the client's `on_error`.
+            no library. With an effect the result is returned, and `on_error` gets the error.
 
-    Also raises the function's exceptions, and as `Session.emit` does. A generator function is
-    `Invalid` at once: use `traced`.
+    Also raises the function's exceptions, and as `Session.emit` does.
     """
     limit_ms = _check_declaration(effect, deadline, calls_per_s)
 

@@ -77,7 +77,7 @@ def in_inner_step(session: Session, work: Callable[[], Any]) -> Any:
 PLACES = pytest.mark.parametrize("place", [in_session, in_run, in_step, in_inner_step])
 
 
-def started(memory: InMemoryTransport) -> list[ToolCallStarted]:
+def started_calls(memory: InMemoryTransport) -> list[ToolCallStarted]:
     return [event.payload for event in memory.events() if isinstance(event.payload, ToolCallStarted)]
 
 
@@ -101,7 +101,7 @@ def test_each_call_of_a_loop_is_made(place: Callable[[Session, Callable[[], Any]
     with client, client.session(user_id="u") as session:
         assert place(session, files.loop) == ["v1", "v2", "v2"]
     assert files.calls == SEEN
-    assert len(set(files.keys)) == len(files.keys) == len(started(memory))
+    assert len(set(files.keys)) == len(files.keys) == len(started_calls(memory))
     assert memory.rejections() == []
 
 
@@ -361,7 +361,7 @@ def test_the_id_that_a_model_gave_wins(place: Callable[[Session, Callable[[], An
         assert place(session, loop) == [1, 1, 2, 3]
     assert calls == ["a", "a", "a"]
     assert ids == ["n1", None, None]
-    assert [call.idem_key for call in started(memory) if call.tool_name == "send"][:2] == ["c1", "c2"]
+    assert [call.idem_key for call in started_calls(memory) if call.tool_name == "send"][:2] == ["c1", "c2"]
     assert memory.rejections() == []
 
 
@@ -399,7 +399,7 @@ def test_a_tool_that_calls_itself_has_a_key_for_each_call() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u"):
         assert dig("here") == 3
-    assert len({call.idem_key for call in started(memory)}) == 3
+    assert len({call.idem_key for call in started_calls(memory)}) == 3
 
 
 def test_an_argument_of_which_no_key_can_be_made_is_named() -> None:
