@@ -48,21 +48,18 @@ def tool(
     called, and its outcome recorded. The call returns once the broker has the outcome.
 
     The key is a hash of tenant, run, step, tool and arguments. An equal call after one that
-    succeeded has a key of its own, and is made; one after a failure has the same key. The count
-    begins anew in each attempt at a step, each block of a run, and each process: a resumed run is
-    answered call by call, and repeats no effect. The argument `tool_call_id`, a model's own id for
-    the call, is the key instead. It need not be a parameter of the function.
+    succeeded has its own key, and is made; one after a failure has the same key. The count begins
+    anew in each attempt at a step, block of a run, and process: a resumed run is answered call by
+    call. The argument `tool_call_id` (a parameter of the function, or not) is the key instead.
 
-    Within the function, `current_tool_key` returns the key: pass it to a service that takes
-    idempotency keys. A stored result is as JSON gives it back: a list where a tuple was returned,
-    `{"text": ..., "type": ...}` of what JSON cannot hold. JSON of more than 256 KiB is kept by the
-    client's library of artifacts. Outside any session, the function is called without a record.
+    Within the function, `current_tool_key` returns the key, for services that take such keys. A
+    stored result is as JSON gives it back: `{"text": ..., "type": ...}` of what it cannot hold. The
+    client's library keeps more than 256 KiB. Outside any session, nothing is recorded.
 
     Args:
         name: Name of the tool. Default: the function's name.
         key: Takes the function's arguments, returns the call's key in its run.
-        once: Equal calls are made once in their run, whatever their step, or once in the session
-            outside of runs.
+        once: Equal calls are made once in their run (or session), whatever their step.
         effect: `read`: a call changes nothing outside, so that it may be repeated. `write`: it
             does. `unknown` is treated as `write`.
         queryable: People or programs can ask the tool whether a call took effect.
@@ -84,8 +81,7 @@ def tool(
         ToolCallFailed: It has failed for good before.
         Unavailable: Broker or processor do not answer in time. Call again later.
         Rejected: The processor rejects the call, for example as its run is paused.
-        Invalid: JSON cannot hold an argument, the key is no short text, or the function returned
-            a generator, or a coroutine although it is none; at once for a generator function.
+        Invalid: There is no key, or the function is or returned a generator or a coroutine.
         ResultTooLarge: The result of a call without effect fits into no event, and the client has
             no library. With an effect the result is returned, and `on_error` gets the error.
 
