@@ -81,7 +81,7 @@ def tool(
         ToolCallFailed: It has failed for good before.
         Unavailable: Broker or processor do not answer in time. Call again later.
         Rejected: The processor rejects the call, for example as its run is paused.
-        Invalid: There is no key, or the function is or returned a generator or a coroutine.
+        Invalid: No key can be made, or the result is a generator or a coroutine yet to be awaited.
         ResultTooLarge: The result of a call without effect fits into no event, and the client has
             no library. With an effect the result is returned, and `on_error` gets the error.
 
@@ -93,8 +93,9 @@ def tool(
         label = f"{name or name_of(function)}"[:NAME_CHARACTERS_MAX]
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         outcome = effect != "read", queryable or query is not None, query, limit_ms
-        is_repeatable = effect == "read" or retry is not None
-        policy = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_repeatable)
+        policy = ToolPolicy(
+            label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, effect == "read" or retry is not None
+        )
         _policies[label] = policy
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
