@@ -60,8 +60,7 @@ def tool(
         name: Name of the tool. Default: the function's name.
         key: Takes the function's arguments, returns the call's key in its run.
         once: Equal calls are made once in their run (or session), whatever their step.
-        effect: `read`: a call changes nothing outside, so that it may be repeated. `write`: it
-            does. `unknown` is treated as `write`.
+        effect: `read`: a call changes nothing outside. `write` and `unknown`: it does.
         queryable: People or programs can ask the tool whether a call took effect.
         query: Asks it: takes the key, returns `TookEffect(result)`, or None if the call had no
             effect. May be a coroutine function if the tool is one.
@@ -93,9 +92,8 @@ def tool(
         label = f"{name or name_of(function)}"[:NAME_CHARACTERS_MAX]
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         outcome = effect != "read", queryable or query is not None, query, limit_ms
-        policy = ToolPolicy(
-            label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, effect == "read" or retry is not None
-        )
+        is_repeatable = effect == "read" or retry is not None
+        policy = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_repeatable)
         _policies[label] = policy
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
