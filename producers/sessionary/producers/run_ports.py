@@ -59,6 +59,7 @@ class StepView(NamedTuple):
     attempt: int  # From 1; 0 if the step was skipped before any
     error: ErrorInfo | None = None
     output_json: str | None = None  # None in a list
+    input_json: str | None = None  # None in a list, and if JSON cannot hold it
 
 
 class CallView(NamedTuple):

@@ -104,12 +104,13 @@ def test_recording_alone_says_what_was_done_and_what_failed(reader: Reader) -> N
     assert (failed.name, failed.error.message) == ("write", "the model does not answer")
 
 
-def test_keys_alone_make_an_effect_happen_once(reader: Reader) -> None:
+def test_each_effect_of_a_loop_has_a_key_of_its_own(reader: Reader) -> None:
     send_mail = reader.paste("2. Give each effect a key")["send_mail"]
     with reader.session:
         assert [send_mail("ann", "hello"), send_mail("ann", "hello")] == ["sent", "sent"]
-    (call,) = reader.calls
-    assert len(call.split()[-1]) == 64
+    keys = [call.split()[-1] for call in reader.calls]
+    assert [len(key) for key in keys] == [64, 64]
+    assert keys[0] != keys[1]
 
 
 def test_resume_alone_goes_on_at_the_step_that_failed(reader: Reader) -> None:

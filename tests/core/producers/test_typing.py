@@ -24,6 +24,13 @@ def send(text: str, *, times: int = 1) -> int:
 @tool(effect="maybe")  # wrong
 def guess() -> None: ...
 
+@tool(effect="write", once=True)
+async def pay(order: str, tool_call_id: str | None = None) -> int:
+    return 1
+
+@tool(once="yes")  # wrong
+def hint() -> None: ...
+
 @traced("tool")
 def look_up(key: str, *, times: int = 1) -> list[str]:
     return [key] * times
@@ -56,6 +63,9 @@ def work(client: SessionClient) -> None:
             run.step("collect", look_up, 3)  # wrong
             limited: list[str] = run.step("slow", look_up, "x", limit_ms="model")
             run.step("slow", look_up, "x", limit_ms="long")  # wrong
+            run.step("collect", look_up, "x", key="x").append("y")
+            run.step("collect", look_up, "x", key=3)  # wrong
+            run.step("slow", look_up, "x", key="x", limit_ms="model").append("y")
             run.report_progress("half")  # wrong
             run.step_once("collect", look_up)  # wrong
             run.result = facts + limited

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from sessionary.producers.context.call_counts import SessionCalls
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder, DataClassLookup
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry, new_producer_id
 from sessionary.producers.errors import (
@@ -223,6 +224,7 @@ class ClientCore:
             self.on_error,
             self.watch,
             {} if self._shared is None else self._shared.services.task_positions,
+            SessionCalls(),
             self.ports.runs,
             self.ports.waits if self._shared is None else self._shared.services.waits,
             self.artifacts,

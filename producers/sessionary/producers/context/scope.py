@@ -24,6 +24,7 @@ from sessionary.schemas.events import Payload
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    from sessionary.producers.context.call_counts import AttemptCalls
     from sessionary.producers.run_ports import CallView
 
 P = ParamSpec("P")
@@ -107,7 +108,9 @@ class WorkContext(NamedTuple):
     `recorder` records work in the run's session. `known_calls` has the run's tool calls by key, as
     known at its resumption. `save_border` takes a tool's name, `before` or `after`, the call's key
     and the fields of its events, and saves a checkpoint; it raises nothing. `share` is the time
-    that models may take in a step; None outside of steps.
+    that models may take in a step; None outside of steps. `calls` numbers the equal calls and steps
+    of the attempt. `find_path` returns what tells work here from equal work elsewhere in the run:
+    the step, and the item of a list; None outside of both.
     """
 
     recorder: object
@@ -115,6 +118,8 @@ class WorkContext(NamedTuple):
     step_name: str | None
     known_calls: "dict[str, CallView]"
     save_border: Callable[[str, str, str, EnvelopeFields], None]
+    calls: "AttemptCalls"
+    find_path: Callable[[], str | None]
     share: ModelShare | None = None
 
 

@@ -1,10 +1,11 @@
 """A decorator that reports each call of a function in the current session."""
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Any, TypeVar, cast
 
+from sessionary.producers.context.callables import decorate_inside, kind_of, name_of
 from sessionary.producers.context.reported_block import (
     ReportedCall,
     send_off_loop,
@@ -22,7 +23,8 @@ _Function = Callable[..., Any]
 def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
     """Decorate a function so that each call is reported in the current session.
 
-    For functions, coroutine functions, generators and asynchronous generators. The function's
+    For functions, coroutine functions, generators and asynchronous generators, methods, partials
+    and objects that can be called. A generator's call ends with the generator. The function's
     arguments, result and exceptions are unchanged, and not reported. A call outside any session is
     not reported. Errors of reporting go to the client's `on_error`.
 
@@ -39,7 +41,7 @@ def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> 
     """
 
     def decorate(function: F) -> F:
-        label = f"{name or getattr(function, '__name__', type(function).__name__)}"
+        label = f"{name or name_of(function)}"
 
         def new_call() -> "_QuietCall | None":
             session = active_session()
@@ -55,7 +57,7 @@ def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> 
 
         return cast("F", functools.wraps(function)(_wrapper_for(function, new_call)))
 
-    return decorate
+    return functools.partial(decorate_inside, decorate)
 
 
 class _QuietCall:
@@ -92,15 +94,12 @@ _NewCall = Callable[[], _QuietCall | None]
 
 
 def _wrapper_for(function: _Function, new_call: _NewCall) -> _Function:
-    import inspect  # takes long to load
-
-    if inspect.iscoroutinefunction(function):
+    kind = kind_of(function)
+    if kind == "coroutine":
         return _coroutine_wrapper(function, new_call)
-    if inspect.isasyncgenfunction(function):
+    if kind == "async generator":
         return _async_generator_wrapper(function, new_call)
-    if inspect.isgeneratorfunction(function):
-        return _generator_wrapper(function, new_call)
-    return _function_wrapper(function, new_call)
+    return _generator_wrapper(function, new_call) if kind == "generator" else _function_wrapper(function, new_call)
 
 
 def _function_wrapper(function: _Function, new_call: _NewCall) -> _Function:
@@ -108,25 +107,32 @@ def _function_wrapper(function: _Function, new_call: _NewCall) -> _Function:
         call = new_call()
         if call is None:
             return function(*args, **kwargs)
-        with _reported(call), call.inside():
-            return function(*args, **kwargs)
+        call.send_start()
+        try:
+            with call.inside():
+                result = function(*args, **kwargs)
+        except BaseException as error:
+            call.send_end(error)
+            raise
+        return _end_with(call, result)
 
     return call_traced
 
 
-def _generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
-    def call_traced(*args: Any, **kwargs: Any) -> Any:
-        call = new_call()
-        # Without metadata: what a generator sets in its context, its consumer would see.
-        with nullcontext() if call is None else _reported(call):
-            return (yield from function(*args, **kwargs))
-
-    return call_traced
+def _end_with(call: "_QuietCall", result: Any) -> Any:
+    """Report the end of a call that returned `result`, once the work of the result has ended."""
+    if isinstance(result, Generator):
+        return _generate(call, result)
+    if isinstance(result, AsyncGenerator):
+        return _generate_async(call, result)
+    if isinstance(result, Coroutine):
+        return _await(call, lambda: result)
+    call.send_end(None)
+    return result
 
 
 @contextmanager
-def _reported(call: _QuietCall) -> Iterator[None]:
-    call.send_start()
+def _end_after_block(call: "_QuietCall") -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -135,38 +141,64 @@ def _reported(call: _QuietCall) -> Iterator[None]:
     call.send_end(None)
 
 
+def _generate(call: "_QuietCall", items: "Generator[Any, Any, Any]") -> "Generator[Any, Any, Any]":
+    # Without metadata: what a generator sets in its context, its consumer would see.
+    with _end_after_block(call):
+        return (yield from items)
+
+
+async def _generate_async(call: "_QuietCall", items: "AsyncGenerator[Any, Any]") -> AsyncGenerator[Any, Any]:
+    try:
+        async with aclosing(items):
+            async for item in items:
+                yield item
+    except BaseException as error:
+        await call.send_end_async(error)
+        raise
+    await call.send_end_async(None)
+
+
+async def _await(call: "_QuietCall", work: _Function) -> Any:
+    try:
+        with call.inside():
+            result = await work()
+    except BaseException as error:
+        await call.send_end_async(error)
+        raise
+    await call.send_end_async(None)
+    return result
+
+
+def _generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
+    def call_traced(*args: Any, **kwargs: Any) -> Any:
+        call, items = new_call(), function(*args, **kwargs)
+        if call is None:
+            return (yield from items)
+        call.send_start()
+        return (yield from _generate(call, items))
+
+    return call_traced
+
+
 def _coroutine_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     async def call_traced(*args: Any, **kwargs: Any) -> Any:
         call = new_call()
         if call is None:
             return await function(*args, **kwargs)
         await call.send_start_async()
-        try:
-            with call.inside():
-                result = await function(*args, **kwargs)
-        except BaseException as error:
-            await call.send_end_async(error)
-            raise
-        await call.send_end_async(None)
-        return result
+        return await _await(call, functools.partial(function, *args, **kwargs))
 
     return call_traced
 
 
 def _async_generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     async def call_traced(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        call = new_call()
+        call, items = new_call(), function(*args, **kwargs)
         if call is not None:
             await call.send_start_async()
-        try:
-            async with aclosing(function(*args, **kwargs)) as items:
-                async for item in items:
-                    yield item
-        except BaseException as error:
-            if call is not None:
-                await call.send_end_async(error)
-            raise
-        if call is not None:
-            await call.send_end_async(None)
+            items = _generate_async(call, items)
+        async with aclosing(items):
+            async for item in items:
+                yield item
 
     return call_traced

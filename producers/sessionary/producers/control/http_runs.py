@@ -143,7 +143,12 @@ def parse_steps(body: dict[str, Any]) -> list[StepView]:
 def parse_step(body: dict[str, Any]) -> StepView:
     """Return the step in the API's JSON. Raises `KeyError`, `TypeError`."""
     return StepView(
-        body["name"], body["state"], int(body["attempt"]), parse_error(body["error"]), body.get("output_json")
+        body["name"],
+        body["state"],
+        int(body["attempt"]),
+        parse_error(body["error"]),
+        body.get("output_json"),
+        body.get("input_json"),
     )
 
 

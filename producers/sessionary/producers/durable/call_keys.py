@@ -141,6 +141,11 @@ def idempotency_key(
     return hashlib.sha256(canonical_text(parts).encode()).hexdigest()
 
 
+def numbered_key(key: str, number: int) -> str:
+    """Return the key of the n-th of equal calls, from 1; the first has `key` itself."""
+    return key if number == 1 else hashlib.sha256(f"{key} {number}".encode()).hexdigest()
+
+
 def checked_key(key: object, tool_name: str) -> str:
     """Return a key of the business. Raises `Invalid` if it is no text, empty or too long."""
     if isinstance(key, str) and 0 < len(key) <= NAME_CHARACTERS_MAX:

@@ -1,5 +1,6 @@
 """Values that are too large for events: an event has a reference of them, a library their JSON."""
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,7 +9,7 @@ from sessionary.producers.durable.errors import ResultTooLarge
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid, SettingsError, Unavailable
 from sessionary.producers.ports import Json, OnError
-from sessionary.producers.process.safe_text import JSON_BYTES_MAX, any_json_text
+from sessionary.producers.process.safe_text import JSON_BYTES_MAX, any_json_text, replace_surrogates
 from sessionary.producers.verdicts.begun_work import VALUE_TYPES
 from sessionary.schemas.events import Payload
 
@@ -118,6 +119,25 @@ def load_value(library: "ArtifactLibrary | None", text: str | None) -> Json:
 def lost_text(error: ResultTooLarge) -> str:
     """Return a stand-in for the result of a call that took effect, and could not be kept."""
     return any_json_text({"artifact_ref": f"artifact:{TOOL_RESULT}:", "summary": error.detail}, "result")
+
+
+def is_stored_text(stored: str, text: str) -> bool:
+    """Return whether an event's JSON, or the artifact that it refers to, is `text`."""
+    reference = _reference_in(json.loads(stored))
+    if not reference:
+        return stored == text
+    return reference.rpartition(":")[2] == hashlib.sha256(text.encode()).hexdigest()
+
+
+def text_with_type(value: object) -> Json:
+    """Return a value that JSON cannot hold as its text and the name of its type."""
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    try:
+        text = replace_surrogates(f"{value}")
+    except Exception as broken:  # noqa: BLE001 - the class is the user's
+        text = f"(its text cannot be made: {type(broken).__name__})"
+    return {"text": text, "type": f"{module}{kind.__qualname__}"}
 
 
 def _reference_in(value: Json) -> str | None:

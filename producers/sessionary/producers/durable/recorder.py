@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import DeliveryFailed, Unavailable
 from sessionary.producers.ports import Control, OnError, Verdict
@@ -57,6 +58,7 @@ class Recorder(NamedTuple):
         waits: The clock of waits between tries.
         on_error: Gets the errors that must not reach the program.
         limits: Returns the session's limits.
+        calls: Returns what numbers the session's tool calls outside of runs.
         artifacts: Keeps values that are too large for events; None: such values are refused.
         quotas: Returns whether runs wait for their tenant's quota, as far as is known.
         change_begun: Changes the counts of what the session has begun, under its lock.
@@ -73,6 +75,7 @@ class Recorder(NamedTuple):
     waits: Waits
     on_error: OnError
     limits: Callable[[], SessionLimits]
+    calls: Callable[[], AttemptCalls]
     artifacts: "ArtifactLibrary | None" = None
     quotas: Callable[[], bool] = lambda: False
     change_begun: Callable[[Callable[[BegunWork], None]], None] = lambda change: None

@@ -18,7 +18,14 @@ from sessionary.producers.durable.errors import (
     ToolCallUnresolved,
 )
 from sessionary.producers.durable.flow import Call, Do, Flow, Wait
-from sessionary.producers.durable.large_values import TOOL_RESULT, StoredText, load_value, lost_text, store_value
+from sessionary.producers.durable.large_values import (
+    TOOL_RESULT,
+    StoredText,
+    load_value,
+    lost_text,
+    store_value,
+    text_with_type,
+)
 from sessionary.producers.durable.recorder import Judged, Recorder, wait_recorded
 from sessionary.producers.errors import Invalid, Rejected, SessionaryError, Unavailable
 from sessionary.producers.ports import Json
@@ -114,6 +121,7 @@ class CallPlan(NamedTuple):
     inside: Callable[[str], AbstractContextManager[None]]
     known: CallView | None = None  # the record of the key when its run was resumed
     save_border: Callable[[str], None] | None = None  # Takes `before` or `after`; saves a checkpoint of the run
+    look_first: bool = False  # the key may have a record: it is read, so that a repeat is not rejected
 
     def reach_border(self, policy: ToolPolicy, side: str) -> Flow[None]:
         """Save a checkpoint before or after a call with an effect, if it belongs to a run."""
@@ -131,6 +139,8 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
     """Make a call and return its result, or the stored one. Raises as `tool` describes it."""
     call, failures = ReservedCall(policy, recorder, plan.run_id, plan.step_id, plan.key, plan.arguments), 0
     call.known = plan.known
+    if plan.look_first and call.known is None:
+        call.known = yield Do(call.fetch_judged)
     while True:
         stored = yield from call.reserve()
         if stored is not None:
@@ -292,10 +302,9 @@ class ReservedCall:
     def record_result(self, result: Json) -> None:
         """Record that the try succeeded.
 
-        Raises `Unavailable`, `Invalid`, `ResultTooLarge`; `ToolCallOverdue` if it is rejected after
-        the limit of the try.
+        Raises `Unavailable`; `ResultTooLarge` of a call without effect; `ToolCallOverdue` if it is
+        rejected after the limit of the try.
         """
-        invalid: Invalid | None = None
         stored = StoredText(None)
         try:
             stored = stored if result is None else self._store_result(result)
@@ -303,10 +312,8 @@ class ReservedCall:
             if not self._policy.side_effect:  # it can be called again once there is a library
                 self.record_failure(to_error_info(error))
                 raise
-            invalid, stored = error, StoredText(lost_text(error))
-        except Invalid as error:
-            what = f"{self._policy.name} succeeded, but its result is not recorded: {error.detail}"
-            invalid = Invalid("invalid_value", what)
+            stored = StoredText(lost_text(error))
+            self._recorder.on_error(error)
         # The call took effect in any case: it must not be repeated.
         done = ToolCallSucceeded(
             self._call_id,
@@ -321,8 +328,6 @@ class ReservedCall:
             self._record_overdue(done, result)
         else:
             self._recorder.send_acknowledged(done, self._fields)
-        if invalid is not None:
-            raise invalid
 
     def record_failure(self, error: ErrorInfo) -> bool:
         """Record that the try failed; return whether that is certain to be recorded."""
@@ -362,8 +367,22 @@ class ReservedCall:
         """Return the present record of the key."""
         return self._fetch_after(None)
 
+    def fetch_judged(self) -> CallView | None:
+        """Return the record of the key once the session's earlier events are judged."""
+        return self._fetch_after(self._recorder.wait_sent(self._recorder.timeout_s))
+
     def _store_result(self, result: Json) -> StoredText:
-        return store_value(self._recorder, result, f"the result of {self._policy.name}", TOOL_RESULT, self._fields)
+        """Return a result as an event has it: as text with its type if JSON cannot hold it.
+
+        Raises `ResultTooLarge`.
+        """
+        what = f"the result of {self._policy.name}"
+        try:
+            return store_value(self._recorder, result, what, TOOL_RESULT, self._fields)
+        except ResultTooLarge:
+            raise
+        except Invalid:
+            return store_value(self._recorder, text_with_type(result), what, TOOL_RESULT, self._fields)
 
     def _ask_reservation(self) -> CallView | None:
         """Ask for the next try; return None if it is granted, else the record of the key."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, overload
 
+from sessionary.producers.context.callables import kind_of
 from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.reported_block import ReportedBlock, call_off_loop
 from sessionary.producers.context.run_beats import RunBeats
@@ -234,7 +235,19 @@ class Run(ReportedBlock):
 
     @overload  # mypy does not see that an Awaitable of the first is one of the second
     def step(  # type: ignore[overload-overlap]
-        self, name: str, function: Callable[..., T], /, *args: Any, limit_ms: StepLimit | None, **kwargs: Any
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        limit_ms: StepLimit | None,
+        key: str | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+
+    @overload
+    def step(  # type: ignore[overload-overlap]
+        self, name: str, function: Callable[..., T], /, *args: Any, key: str | None, **kwargs: Any
     ) -> T: ...
 
     @overload
@@ -255,12 +268,20 @@ class Run(ReportedBlock):
         its stored output is returned, as JSON gives it back. Any other step is run again, as a new
         attempt. Tools that are called in the step keep their keys.
 
+        A name that was used before is the next step of that name, recorded as `collect #2`; a step
+        within another one as `collect/fetch`, and one in the loop over a list as `items 3/fetch`. A
+        resumed run takes them in the same order, and
+        compares their arguments with the record. A step that failed is tried again under its name.
+
         Args:
-            name: The step's name, unique in the run.
+            name: The step's name.
             function: The work of the step; a function, or a coroutine function.
             args: The arguments of `function`; recorded with `kwargs` as the step's input, which is
                 `{}` without any. If JSON cannot hold them, the step has no input.
             kwargs: The arguments by name.
+            key: Tells the step apart from others of its name, which may be open at the same time;
+                `function` does not get it. Recorded as `collect [key]`. A step of the same name and
+                key that succeeded is not run again.
             limit_ms: How long this attempt may take, in ms; `function` does not get it. `model`:
                 the session's `model_ms`. An attempt that takes longer fails alone: a coroutine is
                 cancelled, and a function's late result does not count. The same holds for a call of
@@ -272,7 +293,8 @@ class Run(ReportedBlock):
         Raises:
             BoundReached: The run has as many steps, calls and artifacts as it may have; `function`
                 was not called.
-            Invalid: JSON cannot hold the output, or the name is too long.
+            Invalid: JSON cannot hold the output, or the name is too long; a step of this name and
+                key is open; or it was done before with other arguments, which are in the error.
             ResultTooLarge: The output fits into no event, and the client has no library of
                 artifacts (`SessionClient(artifacts=...)`), which keeps outputs above 256 KiB.
             Unavailable: The output is not recorded, or the stored one cannot be read now.
@@ -282,13 +304,11 @@ class Run(ReportedBlock):
 
         Also raises the exceptions of `function`, and as `Session.emit` does.
         """
-        import inspect  # takes long to load
-
-        limit_ms = self._checked_limit(kwargs.pop("limit_ms", None))
+        limit_ms, key = self._checked_limit(kwargs.pop("limit_ms", None)), kwargs.pop("key", None)
         given = {**({"args": list(args)} if args else {}), **({"kwargs": kwargs} if kwargs else {})}
-        flow = self._steps.step(name, lambda: function(*args, **kwargs), given, limit_ms)
+        flow = self._steps.step(name, lambda: function(*args, **kwargs), given, limit_ms, key)
         pause = self._recorder.waits.pause
-        if inspect.iscoroutinefunction(function):
+        if kind_of(function) == "coroutine":
             return run_flow_async(flow, pause)
         return run_flow(flow, pause)
 

@@ -43,6 +43,12 @@ class RunProgress:
         self.recorder = recorder
         self._fields = EnvelopeFields(run_id=run_id)
 
+    def item_name(self) -> str | None:
+        """Return list and number of the item that is worked on; None outside of lists."""
+        if self.current is None or self.open_list is None or self.open_list.loop() is None:
+            return None
+        return f"{self.current.name} {self.current.done + 1}"
+
     def place_of(self, name: str) -> ListPosition:
         """Return how far a list was worked through before the run was resumed."""
         last = self.last

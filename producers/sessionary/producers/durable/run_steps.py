@@ -2,18 +2,21 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
+from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.context.error_info import to_error_info
-from sessionary.producers.context.scope import ModelShare, WorkContext, added_metadata
+from sessionary.producers.context.scope import ModelShare, WorkContext, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
-from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, load_value, store_value
+from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, is_stored_text, load_value, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import DONE_STATES, describe_retry
 from sessionary.producers.durable.run_items import RunProgress
 from sessionary.producers.errors import Invalid, ModelTimeout, SessionaryError, Unavailable
+from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import MODEL_LIMIT, NAME_CHARACTERS_MAX
@@ -21,7 +24,7 @@ from sessionary.schemas.types import Checkpoint, ErrorInfo
 
 
 class RunSteps:
-    """The known steps of one run. Not for two threads at the same step."""
+    """The known steps of one run."""
 
     def __init__(self, recorder: Recorder, run_id: str) -> None:
         self.is_over = False  # the run is completed: nothing is sent any more
@@ -29,6 +32,9 @@ class RunSteps:
         self._recorder = recorder
         self._run_id = run_id
         self._known: dict[str, StepView] = {}
+        self._open: dict[str, object] = {}  # what began a step, by the step's name and key
+        self._ended_calls = set[str]()
+        self._outside = AttemptCalls(self._ended_calls)  # the steps that are in no other step
         self.progress = RunProgress(recorder, run_id)
         self._finished_lists: set[str] = set()
         self._over: dict[str, dict[str, str]] = {}  # by step: its calls of models that were over their share
@@ -40,8 +46,19 @@ class RunSteps:
         self.known_calls.update((call.idem_key, call) for call in calls)
 
     def place(self, step_name: str | None = None) -> WorkContext:
-        """Return the place of work in the run, or in one of its steps."""
-        return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, self.progress.save_border)
+        """Return the place of work in the run, or in a new attempt at one of its steps."""
+        calls = self._outside if step_name is None else AttemptCalls(self._ended_calls)
+        border = self.progress.save_border
+        path = partial(self._find_path, step_name)
+        return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, border, calls, path)
+
+    def _find_path(self, step_name: str | None) -> str | None:
+        """Return the path of work in a step, and in the item of a list that it works through."""
+        # A resumed list begins after the items that are done: each item counts by itself.
+        item = self.progress.item_name()
+        if item is None or f"/{item}/" in f"/{step_name}/":
+            return step_name
+        return item if step_name is None else f"{step_name}/{item}"
 
     def begin_list(self, name: str) -> Flow[EnvelopeFields | None]:
         """Begin a list as a step; None if it was worked through. Raises as `Run.items` does."""
@@ -49,7 +66,7 @@ class RunSteps:
             raise Invalid("invalid_value", f"the list {name!r} was worked through: give each list a name of its own")
         known = self._known.get(name)
         if known is not None and known.state in DONE_STATES:
-            yield from self._skip(known)
+            yield from self._skip(known, None)
             self._finished_lists.add(name)
             return None
         attempt, fields = self._new_attempt(known)
@@ -67,16 +84,50 @@ class RunSteps:
         self._finished_lists.add(name)
 
     def step(
-        self, name: str, function: Callable[[], Any], given: Mapping[str, Any], limit_ms: int | None = None
+        self,
+        name: str,
+        function: Callable[[], Any],
+        given: Mapping[str, Any],
+        limit_ms: int | None = None,
+        key: str | None = None,
     ) -> Flow[Any]:
         """Run a step and return its output; `given` is its input. Raises as `Run.step` does."""
+        full_name = _checked_name(name if key is None else f"{name} [{_checked_key(key)}]")
+        place = current_scope().place
+        is_inside = place is not None and place.recorder is self._recorder
+        # A step that is done does not begin its inner steps again: these count by themselves.
+        path = place.find_path() if place is not None and is_inside else self._find_path(None)
+        calls = place.calls if place is not None and is_inside else self._outside
+        full_name = full_name if path is None else f"{path}/{full_name}"
+        number, is_done = calls.take_number(full_name), False
+        try:
+            if self._open.setdefault(full_name, begun := object()) is not begun:
+                raise Invalid(
+                    "invalid_value",
+                    f"the step {name!r} begins while one of this name and key is open: steps at the same time "
+                    "need keys of their own, run.step(..., key=...), by which a resumed run tells them apart",
+                )
+            try:
+                numbered = full_name if number == 1 or key is not None else f"{full_name} #{number}"
+                output = yield from self._step(_checked_name(numbered), function, given, limit_ms)
+            finally:
+                del self._open[full_name]
+            is_done = True
+            return output
+        finally:
+            if not is_done:
+                calls.give_back(full_name, number)
+
+    def _step(
+        self, name: str, function: Callable[[], Any], given: Mapping[str, Any], limit_ms: int | None
+    ) -> Flow[Any]:
         known = self._known.get(name)
         if known is not None and known.state in DONE_STATES:
-            return (yield from self._skip(known))
+            return (yield from self._skip(known, given))
         attempt, fields = self._new_attempt(known)
         self._known[name] = StepView(name, "running", attempt)
         input_json = yield Do(lambda: self._input_of(given, fields))
-        started = StepStarted(_checked_name(name), attempt, input_json, limit_ms, self._reason_of(known))
+        started = StepStarted(name, attempt, input_json, limit_ms, self._reason_of(known))
         event_id = (yield Do(lambda: self._recorder.send(started, fields))).event_id
         fields = fields._replace(causation_id=event_id)
         late = None if limit_ms is None else ModelTimeout(f"step {name}", limit_ms)
@@ -99,7 +150,7 @@ class RunSteps:
             raise
         done = StepSucceeded(name, attempt, stored.text)
         yield Do(lambda: self._recorder.send_acknowledged(done, fields))
-        self._known[name] = StepView(name, "succeeded", attempt, None, stored.text)
+        self._known[name] = StepView(name, "succeeded", attempt, None, stored.text, input_json)
         return output
 
     def _new_attempt(self, known: StepView | None) -> tuple[int, EnvelopeFields]:
@@ -113,10 +164,13 @@ class RunSteps:
         """Return why a step is tried again after `known`; None if it is not."""
         return None if known is None else describe_retry(known)
 
-    def _skip(self, known: StepView) -> Flow[Any]:
+    def _skip(self, known: StepView, given: Mapping[str, Any] | None) -> Flow[Any]:
+        """Return the stored output of a step; `given`: its input now, None of a list."""
         if known.state == "succeeded" and known.output_json is None:
             known = yield Do(lambda: self._fetch(known.name))
             self._known[known.name] = known
+        if given is not None:
+            _check_same_input(known, given)
         if not self.is_over:
             reason = f"succeeded in attempt {known.attempt}: its stored output is used"
             if known.state == "skipped":
@@ -158,6 +212,29 @@ class RunSteps:
             self._recorder.send(StepFailed(name, attempt, error), fields)
         except SessionaryError as lost:
             self._recorder.on_error(lost)
+
+
+def _check_same_input(known: StepView, given: Mapping[str, Any]) -> None:
+    """Raise `Invalid` if a step was done with another input than it is given now."""
+    if known.input_json is None:
+        return  # JSON could not hold it, or the step was skipped before it began
+    try:
+        text = any_json_text(dict(given), "input")
+    except Invalid:
+        text = "what JSON cannot hold"
+    if not is_stored_text(known.input_json, text):
+        raise Invalid(
+            "invalid_value",
+            f"the step {known.name!r} was done with the arguments {known.input_json:.300}, and is given {text:.300}: "
+            "its stored output is not that of these. Begin the steps in the same order and with the same arguments as "
+            "before, or tell them apart by run.step(..., key=...)",
+        )
+
+
+def _checked_key(key: object) -> str:
+    if isinstance(key, str) and key:
+        return key
+    raise Invalid("invalid_value", f"the key of a step is {key!r:.80}: use a text of at least 1 character")
 
 
 def _checked_name(name: str) -> str:

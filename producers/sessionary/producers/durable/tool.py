@@ -1,28 +1,29 @@
 """A decorator that makes the calls of a function recorded ones: reserved, called, completed."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
-from sessionary.producers.context.scope import active_session, added_metadata, current_scope
+from sessionary.producers.context.call_counts import AttemptCalls
+from sessionary.producers.context.callables import decorate_inside, is_generator, kind_of, name_of
+from sessionary.producers.context.error_info import to_error_info
+from sessionary.producers.context.scope import WorkContext, active_session, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
-from sessionary.producers.durable.call_keys import checked_key, idempotency_key
-from sessionary.producers.durable.errors import ResultTooLarge
+from sessionary.producers.durable.call_keys import canonical_text, checked_key, idempotency_key, numbered_key
+from sessionary.producers.durable.errors import ResultTooLarge, ToolCallFailed
 from sessionary.producers.durable.flow import Flow, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import TOOL_ARGUMENTS, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.reserved_call import CallPlan, CallRate, Query, Retry, ToolPolicy, recorded_call
-from sessionary.producers.errors import Invalid
+from sessionary.producers.errors import Invalid, SessionaryError
 from sessionary.schemas.limits import LIMIT_MAX, NAME_CHARACTERS_MAX
-
-if TYPE_CHECKING:
-    import inspect
 
 F = TypeVar("F", bound=Callable[..., Any])
 ToolEffect = Literal["read", "write", "unknown"]
 _DEFAULT_RETRY = Retry()
+_CALL_ID = "tool_call_id"
 _policies: dict[str, ToolPolicy] = {}  # of this process's tools, by name: a resumed run asks them
 _key: ContextVar[str | None] = ContextVar("sessionary_tool_key", default=None)
 
@@ -31,6 +32,7 @@ def tool(
     *,
     name: str | None = None,
     key: Callable[..., str] | None = None,
+    once: bool = False,
     effect: ToolEffect = "unknown",
     queryable: bool = False,
     query: Query | None = None,
@@ -41,25 +43,24 @@ def tool(
 ) -> Callable[[F], F]:
     """Decorate a function so that each of its calls in a session is recorded, and made once.
 
-    For functions and coroutine functions. A call first reserves its idempotency key, and waits for
-    the processor's verdict. Then the function is called, and its outcome recorded. The call returns
-    once the broker has the outcome. A key whose call succeeded before returns the stored result
-    without a call. So a run that is resumed after a crash repeats nothing that took effect.
+    For functions, coroutine functions, methods, partials and objects that can be called. A call
+    first reserves its idempotency key, and waits for the processor's verdict. Then the function is
+    called, and its outcome recorded. The call returns once the broker has the outcome.
 
-    The key is a hash of tenant, run, step, tool and arguments, or what `key` returns. Within the
-    function, `current_tool_key` returns the key: pass it to a service that takes idempotency keys.
-    Results and, without `key`, arguments must be what JSON can hold. A stored result is as JSON
-    gives it back: a list where a tuple was returned. JSON of more than 256 KiB, of a result or of
-    arguments, is kept by the client's library of artifacts (`SessionClient(artifacts=...)`); the
-    key is made of the arguments themselves.
+    The key is a hash of tenant, run, step, tool and arguments. An equal call after one that
+    succeeded has its own key, and is made; one after a failure has the same key. The count begins
+    anew in each attempt at a step, block of a run, and process: a resumed run is answered call by
+    call. The argument `tool_call_id` (a parameter of the function, or not) is the key instead.
 
-    Outside any session, the function is called without a record.
+    Within the function, `current_tool_key` returns the key, for services that take such keys. A
+    stored result is as JSON gives it back: `{"text": ..., "type": ...}` of what it cannot hold. The
+    client's library keeps more than 256 KiB. Outside any session, nothing is recorded.
 
     Args:
         name: Name of the tool. Default: the function's name.
         key: Takes the function's arguments, returns the call's key in its run.
-        effect: `read`: a call changes nothing outside, so that it may be repeated. `write`: it
-            does. `unknown` is treated as `write`.
+        once: Equal calls are made once in their run (or session), whatever their step.
+        effect: `read`: a call changes nothing outside. `write` and `unknown`: it does.
         queryable: People or programs can ask the tool whether a call took effect.
         query: Asks it: takes the key, returns `TookEffect(result)`, or None if the call had no
             effect. May be a coroutine function if the tool is one.
@@ -79,24 +80,24 @@ def tool(
         ToolCallFailed: It has failed for good before.
         Unavailable: Broker or processor do not answer in time. Call again later.
         Rejected: The processor rejects the call, for example as its run is paused.
-        Invalid: JSON cannot hold an argument or the result, or the key is no short text.
-        ResultTooLarge: The result fits into no event, and the client has no library. The error has
-            the result. The call is recorded, and is repeated only if it has no effect.
+        Invalid: No key can be made, or the result is a generator or a coroutine yet to be awaited.
+        ResultTooLarge: The result of a call without effect fits into no event, and the client has
+            no library. With an effect the result is returned, and `on_error` gets the error.
 
     Also raises the function's exceptions, and as `Session.emit` does.
     """
     limit_ms = _check_declaration(effect, deadline, calls_per_s)
 
     def decorate(function: F) -> F:
-        label = f"{name or getattr(function, '__name__', type(function).__name__)}"[:NAME_CHARACTERS_MAX]
+        label = f"{name or name_of(function)}"[:NAME_CHARACTERS_MAX]
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         outcome = effect != "read", queryable or query is not None, query, limit_ms
         is_repeatable = effect == "read" or retry is not None
         policy = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_repeatable)
         _policies[label] = policy
-        return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key)))
+        return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
-    return decorate
+    return functools.partial(decorate_inside, decorate)
 
 
 def _check_declaration(effect: str, deadline: float | None, calls_per_s: float | None) -> int | None:
@@ -112,27 +113,32 @@ def _check_declaration(effect: str, deadline: float | None, calls_per_s: float |
 
 
 def _wrapper_for(
-    function: Callable[..., Any], policy: ToolPolicy, key: Callable[..., str] | None
+    function: Callable[..., Any], policy: ToolPolicy, key: Callable[..., str] | None, once: bool
 ) -> Callable[..., Any]:
-    import inspect  # takes long to load
-
-    caller = _ToolCaller(policy, key, inspect.signature(function))
+    kind = kind_of(function)
+    if "generator" in kind:
+        raise Invalid(
+            "invalid_value",
+            f"the tool {policy.name} is a {kind}, of which no result can be recorded: return a list, or use "
+            "@traced('tool')",
+        )
+    caller = _ToolCaller(policy, function, key, once, is_async=kind == "coroutine")
 
     async def call_tool_async(*args: Any, **kwargs: Any) -> Any:
         recorder = _current_recorder()
         if recorder is None:
-            return await function(*args, **kwargs)
-        flow = caller.flow_of(recorder, functools.partial(function, *args, **kwargs), args, kwargs)
+            return await function(*args, **caller.own_arguments(kwargs))
+        flow = caller.flow_of(recorder, args, kwargs)
         return await run_flow_async(flow, recorder.waits.pause)
 
     def call_tool(*args: Any, **kwargs: Any) -> Any:
         recorder = _current_recorder()
         if recorder is None:
-            return function(*args, **kwargs)
-        flow = caller.flow_of(recorder, functools.partial(function, *args, **kwargs), args, kwargs)
+            return function(*args, **caller.own_arguments(kwargs))
+        flow = caller.flow_of(recorder, args, kwargs)
         return run_flow(flow, recorder.waits.pause)
 
-    return call_tool_async if inspect.iscoroutinefunction(function) else call_tool
+    return call_tool_async if kind == "coroutine" else call_tool
 
 
 def current_tool_key() -> str | None:
@@ -148,39 +154,147 @@ def policy_of(tool_name: str) -> ToolPolicy | None:
 class _ToolCaller:
     """Makes the flow of each call of one tool."""
 
-    def __init__(self, policy: ToolPolicy, key: Callable[..., str] | None, signature: "inspect.Signature") -> None:
-        self._policy = policy
-        self._key = key
-        self._signature = signature
+    def __init__(
+        self,
+        policy: ToolPolicy,
+        function: Callable[..., Any],
+        key: Callable[..., str] | None,
+        once: bool,
+        *,
+        is_async: bool,
+    ) -> None:
+        import inspect  # takes long to load
 
-    def flow_of(
-        self, recorder: Recorder, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Flow[Any]:
+        self._is_async = is_async
+        self._policy, self._function, self._key, self._once = policy, function, key, once
+        # What a partial has been given is a part of each call.
+        self._given, self._given_by_name = tuple[Any, ...](), dict[str, Any]()
+        while isinstance(function, functools.partial):
+            self._given = (*function.args, *self._given)
+            self._given_by_name = {**function.keywords, **self._given_by_name}
+            function = function.func
+        self._signature = inspect.signature(function)
+        parameters = self._signature.parameters
+        named = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        self._takes_id = named or _CALL_ID in parameters
+        first = next(iter(parameters), None)
+        self._receiver = first if first in ("self", "cls") else None
+
+    def own_arguments(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the named arguments that the function itself takes."""
+        if self._takes_id or _CALL_ID not in kwargs:
+            return kwargs
+        return {name: value for name, value in kwargs.items() if name != _CALL_ID}
+
+    def flow_of(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[Any]:
         """Return the flow of one call. Raises `Invalid`, and `TypeError` for wrong arguments."""
         session_id, name = recorder.key.session_id, self._policy.name
         scope = current_scope()
         metadata = scope.metadata.get(session_id, NO_FIELDS)
         place = scope.place if scope.place is not None and scope.place.run_id == metadata.run_id else None
-        bound = self._signature.bind(*args, **kwargs)
+        own = self.own_arguments(kwargs)
+        bound = self._signature.bind(*self._given, *args, **{**self._given_by_name, **own})
         bound.apply_defaults()
-        arguments = bound.arguments
+        arguments = {name: value for name, value in bound.arguments.items() if name != self._receiver}
+        call_id = kwargs.get(_CALL_ID, arguments.get(_CALL_ID))
+        step_name = None if place is None or self._once else place.find_path()
         if self._key is not None:
-            key = checked_key(self._key(*args, **kwargs), name)
+            key = checked_key(self._key(*args, **own), name)
+        elif call_id is not None:
+            key = checked_key(call_id, name)
         else:
-            step_name = None if place is None else place.step_name
-            key = idempotency_key(recorder.key.tenant_id, metadata.run_id, step_name, name, arguments)
+            try:
+                key = idempotency_key(recorder.key.tenant_id, metadata.run_id, step_name, name, arguments)
+            except Invalid:
+                self._check_arguments(arguments)
+                raise
+        is_named = self._key is not None or call_id is not None
+        # Under a key of the business the arguments are for people only.
+        text_of = functools.partial(_arguments_text, recorder, name, arguments, not is_named)
+        calls = recorder.calls() if place is None else place.calls
+        fields = EnvelopeFields(run_id=metadata.run_id, step_id=metadata.step_id)
 
-        def inside(reservation: str) -> AbstractContextManager[None]:
+        def inside(key: str, reservation: str) -> AbstractContextManager[None]:
             return _InsideCall(added_metadata(session_id, EnvelopeFields(causation_id=reservation)), key)
 
-        # Under a key of the business the arguments are for people only.
-        text_of = functools.partial(_arguments_text, recorder, name, dict(arguments), self._key is None)
-        known = None if place is None else place.known_calls.pop(key, None)
-        plan = CallPlan(metadata.run_id, metadata.step_id, key, text_of, call, inside, known)
-        if place is not None:
-            fields = EnvelopeFields(run_id=metadata.run_id, step_id=metadata.step_id)
-            plan = plan._replace(save_border=lambda side: place.save_border(name, side, key, fields))
-        return recorded_call(self._policy, recorder, plan)
+        def plan_of(key: str) -> CallPlan:
+            known = None if place is None else place.known_calls.pop(key, None)
+            look_first = key in calls.ended or (place is None and calls.has_past)
+            call = functools.partial(self._call_async if self._is_async else self._call, args, own)
+            border = None if place is None else functools.partial(_save_border, place, name, key, fields)
+            parts = metadata.run_id, metadata.step_id, key, text_of, call, functools.partial(inside, key)
+            return CallPlan(*parts, known, border, look_first)
+
+        if is_named or self._once:
+            return self._call_by_key(recorder, calls, key, plan_of)
+        return self._call_by_number(recorder, calls, key, plan_of)
+
+    def _call_by_key(
+        self, recorder: Recorder, calls: AttemptCalls, key: str, plan_of: Callable[[str], CallPlan]
+    ) -> Flow[Any]:
+        try:
+            return (yield from recorded_call(self._policy, recorder, plan_of(key)))
+        finally:
+            calls.ended.add(key)
+
+    def _call_by_number(
+        self, recorder: Recorder, calls: AttemptCalls, first_key: str, plan_of: Callable[[str], CallPlan]
+    ) -> Flow[Any]:
+        """Make the call under the first key of its kind that no other one of the attempt has."""
+        while True:
+            number, is_done = calls.take_number(first_key), False
+            key = numbered_key(first_key, number)
+            try:
+                result = yield from self._call_by_key(recorder, calls, key, plan_of)
+                is_done = True
+                return result
+            except ToolCallFailed as error:
+                is_done = not self._policy.side_effect and error.idem_key == key
+                if not is_done:
+                    raise
+            except SessionaryError:
+                raise
+            except Exception as error:
+                # Without an effect, a failure for good is an answer too: the next call asks anew.
+                is_done = not self._policy.side_effect and to_error_info(error).error_class != "retryable"
+                raise
+            finally:
+                if not is_done:
+                    calls.give_back(first_key, number)
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function. Raises `Invalid` if the work of its result is still to be done."""
+        return self._check_done(self._function(*args, **kwargs))
+
+    async def _call_async(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self._check_done(await self._function(*args, **kwargs))
+
+    def _check_done(self, result: Any) -> Any:
+        if isinstance(result, Coroutine):
+            result.close()
+        elif not is_generator(result):
+            return result
+        raise Invalid(
+            "invalid_value",
+            f"the tool {self._policy.name} returned a {type(result).__name__}, whose work is not done yet: decorate "
+            "the coroutine function itself, or return what a generator yields as a list",
+        )
+
+    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Raise `Invalid` for an argument that no key can be made of."""
+        for name, value in arguments.items():
+            try:
+                canonical_text(value)
+            except Invalid as error:
+                raise Invalid(
+                    "invalid_value",
+                    f"the argument {name!r} of the tool {self._policy.name}: {error.detail}. A call's key is made of "
+                    "its arguments: pass what JSON can hold, or make the key with @tool(key=...)",
+                ) from None
+
+
+def _save_border(place: WorkContext, tool_name: str, key: str, fields: EnvelopeFields, side: str) -> None:
+    place.save_border(tool_name, side, key, fields)
 
 
 class _InsideCall:

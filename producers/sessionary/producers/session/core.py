@@ -12,6 +12,7 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
+from sessionary.producers.context.call_counts import SessionCalls
 from sessionary.producers.context.scope import (
     NO_SCOPE,
     OPENTELEMETRY,
@@ -184,6 +185,7 @@ class SharedServices(NamedTuple):
     on_error: OnError
     watch: SessionWatch
     task_positions: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
+    calls: SessionCalls  # those outside of runs
     runs: RunReads | None = None  # None: nothing is known of runs
     waits: Waits | None = None  # None: real time
     artifacts: "ArtifactLibrary | None" = None  # keeps values that are too large for events
@@ -284,6 +286,7 @@ class SessionCore:
         if state == "Terminated":
             view.departures += 1
             self.emitter.forget_sequence()
+            self.services.calls.forget(self.session_id)
         if state != "Active":
             self.beats.stop()
         else:
@@ -471,6 +474,7 @@ class SessionCore:
             self.waits,
             services.on_error,
             lambda: with_defaults(view.limits),
+            lambda: services.calls.of_session(self.session_id, has_past=not view.created_id),
             services.artifacts,
             lambda: view.quotas,
             self._change_begun,

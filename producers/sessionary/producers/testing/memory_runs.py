@@ -281,7 +281,7 @@ def _message_view(row: MessageState) -> MessageView:
 def _step_views(rows: Sequence[object]) -> list[StepView]:
     """Return the steps among rows in the order in which they began, without their outputs."""
     steps = sorted((row for row in rows if isinstance(row, StepState | TimedStep)), key=lambda row: row.started_at)
-    return [_step_view(row)._replace(output_json=None) for row in steps]
+    return [_step_view(row)._replace(output_json=None, input_json=None) for row in steps]
 
 
 def _call_views(rows: Sequence[object]) -> list[CallView]:
@@ -292,8 +292,8 @@ def _call_views(rows: Sequence[object]) -> list[CallView]:
 
 def _step_view(row: StepState | TimedStep) -> StepView:
     if isinstance(row, TimedStep):
-        return StepView(row.name, "running", row.attempt)
-    return StepView(row.name, row.state, row.attempt, row.error, row.output_json)
+        return StepView(row.name, "running", row.attempt, input_json=row.input_json)
+    return StepView(row.name, row.state, row.attempt, row.error, row.output_json, row.input_json)
 
 
 def _call_view(row: ToolCallState | EndedToolCall) -> CallView:

@@ -1,9 +1,10 @@
 """`traced`: calls of functions, coroutines and generators as events of the current session."""
 
 import asyncio
+import functools
 import inspect
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -214,3 +215,99 @@ def test_a_report_that_fails_never_reaches_the_function_or_its_caller(monkeypatc
         assert look_up("x") == "X"
         with pytest.raises(KeyError):
             look_up("missing")
+
+
+class Shop:
+    """Each kind of callable that a class has."""
+
+    @traced("tool", name="plain")
+    def look(self, item: str) -> str:
+        return item
+
+    @traced("tool", name="class")
+    @classmethod
+    def look_by_class(cls, item: str) -> str:
+        return f"{cls.__name__} {item}"
+
+    @traced("tool", name="static")
+    @staticmethod
+    def look_without(item: str) -> str:
+        return item
+
+    async def __call__(self, item: str) -> str:
+        await asyncio.sleep(0)
+        return item
+
+    async def read(self, item: str) -> AsyncIterator[str]:
+        yield item
+
+
+class Lines:
+    def __call__(self, count: int) -> Iterator[int]:
+        yield from range(count)
+
+
+def test_methods_of_each_kind_are_traced() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u"):
+        assert [Shop().look("a"), Shop.look_by_class("a"), Shop.look_without("a")] == ["a", "Shop a", "a"]
+    started = [event.payload.tool_name for event in calls_of(memory) if isinstance(event.payload, ToolCallStarted)]
+    assert started == ["plain", "class", "static"]
+    assert types_of(memory) == ["tool_call_started", "tool_call_succeeded"] * 3
+
+
+def test_partials_and_objects_that_are_called_have_a_name_and_an_end() -> None:
+    shop = Shop()
+    look = traced("tool")(functools.partial(shop.look.__wrapped__, shop))  # type: ignore[attr-defined]
+    ask = traced("tool")(shop)
+    client, memory = memory_client()
+
+    async def work() -> str:
+        answer = ask("b")
+        assert types_of(memory) == ["tool_call_started", "tool_call_succeeded"]  # it has not begun
+        return await answer
+
+    with client, client.session(user_id="u"):
+        assert look("a") == "a"
+        assert asyncio.run(work()) == "b"
+    started = [event.payload.tool_name for event in calls_of(memory) if isinstance(event.payload, ToolCallStarted)]
+    assert started == ["look", "Shop"]
+    assert types_of(memory) == ["tool_call_started", "tool_call_succeeded"] * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        functools.partial(numbers.__wrapped__, 2),  # type: ignore[attr-defined]
+        functools.partial(Lines(), 2),
+        lambda: (number for number in range(2)),
+    ],
+    ids=["partial", "object", "function that returns one"],
+)
+def test_a_generator_is_counted_to_its_end(function: Callable[[], Iterator[int]]) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u"):
+        items = traced("tool")(function)()
+        assert next(items) == 0
+        assert types_of(memory) == ["tool_call_started"]
+        assert list(items) == [1]
+    assert types_of(memory) == ["tool_call_started", "tool_call_succeeded"]
+
+
+@pytest.mark.parametrize("kind", ["generator", "coroutine"])
+def test_asynchronous_work_that_a_function_returns_is_counted_to_its_end(kind: str) -> None:
+    client, memory = memory_client()
+
+    async def work() -> None:
+        if kind == "generator":
+            items = traced("tool", name="read")(lambda: Shop().read("a"))()
+            assert types_of(memory) == ["tool_call_started"]
+            assert [item async for item in items] == ["a"]
+        else:
+            answer = traced("tool", name="read")(lambda: Shop()("a"))()
+            assert types_of(memory) == ["tool_call_started"]
+            assert await answer == "a"
+
+    with client, client.session(user_id="u"):
+        asyncio.run(work())
+    assert types_of(memory) == ["tool_call_started", "tool_call_succeeded"]

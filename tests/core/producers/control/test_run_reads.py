@@ -104,7 +104,9 @@ def test_steps_and_calls_are_reported_in_order_and_without_contents(client: Sess
         collected, written = reads.fetch_steps(*of_run, TIMEOUT_S)
         assert collected == StepView("collect/a", "succeeded", 1)
         assert written == StepView("write", "failed", 1, BROKEN)
-        assert reads.fetch_step(*of_run, "collect/a", TIMEOUT_S) == collected._replace(output_json='"X"')
+        assert reads.fetch_step(*of_run, "collect/a", TIMEOUT_S) == collected._replace(
+            output_json='"X"', input_json='{"args":["x"]}'
+        )
         (call,) = reads.fetch_calls(*of_run, TIMEOUT_S)
         assert call == CallView("send", "order/x", "succeeded", 1, side_effect=True)
         assert reads.fetch_call(*of_run, "order/x", None, TIMEOUT_S) == call._replace(result_json='"X"')

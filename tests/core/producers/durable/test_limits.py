@@ -307,4 +307,4 @@ def test_a_running_step_with_a_limit_is_read_as_any_other() -> None:
             seen.append(runs.fetch_step(session.session_id, "r1", "draft", 1.0))
 
         run.step("draft", look, limit_ms=9_000)
-    assert seen == [StepView("draft", "running", 1)] * 2
+    assert seen == [StepView("draft", "running", 1), StepView("draft", "running", 1, input_json="{}")]

@@ -128,9 +128,9 @@ def test_what_happens_in_a_step_belongs_to_it() -> None:
 def test_a_step_without_output_stores_null() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, session.run("report") as run:
-        run.step("wait", lambda: None)
-        assert run.step("wait", lambda: 7) is None
-    assert StepSucceeded("wait", 1, "null") in payloads(memory)
+        assert run.step("wait", lambda: None, key="first") is None
+        assert run.step("wait", lambda: 7, key="first") is None
+    assert StepSucceeded("wait [first]", 1, "null") in payloads(memory)
     assert memory.rejections() == []
 
 

@@ -86,8 +86,8 @@ def test_a_step_without_room_raises_before_its_function_is_called() -> None:
         "continue in another run"
     )
     with session.run("report", run_id="r2") as run:
-        assert run.step("step 4", lambda: 4) == 4
-        assert run.step("step 4", lambda: 5) == 4
+        assert run.step("step 4", lambda: 4, key="a") == 4
+        assert run.step("step 4", lambda: 5, key="a") == 4
     memory.advance(20)
     assert not refused
 
@@ -206,7 +206,7 @@ def test_an_artifact_of_a_full_session_raises_and_a_call_has_its_verdict(tmp_pat
     _, session, memory = new_session(refused)
     called: list[str] = []
 
-    @tool(effect="write")
+    @tool(effect="write", once=True)
     def pay(what: str) -> str:
         called.append(what)
         return what
