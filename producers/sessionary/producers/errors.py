@@ -179,24 +179,34 @@ class SessionEnded(ProducerError):
 
 
 class SessionFenced(ProducerError):
-    """Another process took the session over: this object's events since then were rejected.
+    """Another process has the session: this object's events since then were rejected.
 
-    To take the session back, call `client.attach(session_id, take_over=True)`.
+    Every further verb of the object raises this, and sends nothing. A client of the service that
+    owns the session can take it back by `client.attach(session_id, take_over=True)`.
 
     Attributes:
         session_id: The session.
         holder: The producer id of the other client.
-        epoch: The session's epoch when this client learned of the take-over; its own was lower.
+        epoch: The session's epoch when this client learned of it; its own was lower.
+        moved_to: The service that owns the session now; None if it is this client's, or not known.
     """
 
-    def __init__(self, session_id: str, holder: str, epoch: int) -> None:
-        super().__init__(
-            f"session {session_id} was taken over by the client {holder} in epoch {epoch}; "
-            "attach(session_id, take_over=True) takes it back"
-        )
+    def __init__(self, session_id: str, holder: str, epoch: int, moved_to: str | None = None) -> None:
+        if moved_to is None:
+            what = (
+                f"was taken over by the client {holder} in epoch {epoch}; "
+                "attach(session_id, take_over=True) takes it back"
+            )
+        else:
+            what = (
+                f"belongs to the service {moved_to} since epoch {epoch} (client {holder}): "
+                "stop working on it, that service goes on"
+            )
+        super().__init__(f"session {session_id} {what}")
         self.session_id = session_id
         self.holder = holder
         self.epoch = epoch
+        self.moved_to = moved_to
 
 
 class SessionHeld(ProducerError):

@@ -313,6 +313,10 @@ class SessionCore:
 
     def fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V]) -> V:
         """Return the result of `fetch` once all sent events are judged. Raises as `sync` does."""
+        self.view.require_held()
+        return self._fetch_judged(fetch)
+
+    def _fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V]) -> V:
         self.emitter.check_process()
         services = self.services
         services.control.check_configured()
@@ -334,7 +338,7 @@ class SessionCore:
         up.
         """
         try:
-            view = self.fetch_judged(self.services.control.fetch_session)
+            view = self._fetch_judged(self.services.control.fetch_session)
         except SessionLost:
             self.view.lost = True
             raise
@@ -351,9 +355,9 @@ class SessionCore:
         if view.verdict is not None and view.verdict.reason == "producer_conflict":
             self.note_finding(self.renew_producer(), raised=False)  # another process was found to use our id
         if known.is_holder and view.holder not in (None, emitter.producer_id):
-            known.fenced_by, known.detached = (f"{view.holder}", view.epoch), True
+            known.detached = True
             self.beats.stop()
-            raise self._note_fenced(*known.fenced_by)
+            raise self._note_fenced(f"{view.holder}", view.epoch, view.owner_service)
         known.fenced_by = known.followed = None
         self._note_view(view)
         emitter.epoch = view.epoch
@@ -422,9 +426,15 @@ class SessionCore:
         if rejected is not None:
             self.services.watch.notifications.notify(rejected, raised=True)
 
-    def _note_fenced(self, holder: str, epoch: int) -> SessionFenced:
+    def fence(self, holder: str, epoch: int, owner_service: str | None) -> SessionFenced:
+        """Let all verbs raise from now on; return what they raise. Hold the lock."""
+        moved_to = None if owner_service == self.emitter.service_id else owner_service
+        self.view.fenced_by = holder, epoch, moved_to
+        return SessionFenced(self.session_id, *self.view.fenced_by)
+
+    def _note_fenced(self, holder: str, epoch: int, owner_service: str) -> SessionFenced:
         """Let `on_fenced` be notified, unless that was done; return the error for a verb."""
-        fenced = SessionFenced(self.session_id, holder, epoch)
+        fenced = self.fence(holder, epoch, owner_service)
         if not self.view.lost:
             self.note_finding(fenced, raised=True)
         self.view.lost = True

@@ -358,9 +358,10 @@ class Session:
         """True if the processor rejects what this object sends, as far as this object knows.
 
         The session was timed out for good, ended or taken over by others, or its creation was
-        rejected. Verbs work as before: their events are kept on the rejected topic. With the
-        setting `control_url`, this is known within some seconds (`poll_interval_s`), else after a
-        `sync`.
+        rejected. If another process has taken it over, or it has moved to another service, all
+        verbs raise `SessionFenced` from now on. Else they work as before: their events are kept on
+        the rejected topic. With the setting `control_url`, this is known within some seconds
+        (`poll_interval_s`), else after a `sync`.
         """
         return self.core.view.lost
 
@@ -429,7 +430,7 @@ class Session:
             NotAllowed: The session's state, or its owner, does not allow the event. An event that
                 another process may have made possible is sent.
             SessionEnded: This object has ended the session.
-            SessionFenced: Another process took the session over, and `sync` has found out.
+            SessionFenced: Another process has the session, as a poll or `sync` has found out.
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
