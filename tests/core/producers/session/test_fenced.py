@@ -61,7 +61,7 @@ VERBS: dict[str, Callable[[Session], object]] = {
     "sync": lambda session: session.sync(),
     "complete": lambda session: session.complete(),
     "close": lambda session: session.close(),
-    "phase": lambda session: session.lifecycle.enter_phase("executing"),
+    "phase": lambda session: session.lifecycle.enter_phase("processing"),
     "cancel": lambda session: session.lifecycle.cancel(),
     "force_close": lambda session: session.lifecycle.force_close(),
     "agent": lambda session: session.agents.get("a-1", "writer"),
@@ -124,7 +124,11 @@ def test_once_told_each_verb_raises_and_nothing_is_sent(way: str, tmp_path: Path
     assert session.lost
     _CALLS.clear()
     sent, library = len(memory.events()), ArtifactLibrary(tmp_path)
-    for name, verb in {**VERBS, "save": lambda session: library.save(session, "text", "report")}.items():
+
+    def save(session: Session) -> object:
+        return library.save(session, "text", "report")
+
+    for name, verb in [*VERBS.items(), ("save", save)]:
         with pytest.raises(SessionFenced) as raised:
             verb(session)
         assert raised.value.epoch == 2, name
