@@ -29,7 +29,8 @@ SessionaryError
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
     │   └── ArtifactDeleted(uri)   it has expired, and is marked as deleted
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
-    ├── ModelTimeout(limit_ms)     a model or a step took longer than its share; it may be retried
+    ├── ModelSlow(took_ms)         a model took longer than `model_ms`; its answer is kept
+    ├── ModelTimeout(limit_ms)     a model or a step took longer than its limit; it may be retried
     ├── VerdictPending(verb)       another verb while a verdict is awaited
     └── ClientClosed               a verb after `close`, or on a parent's session in a forked child
 
@@ -382,19 +383,42 @@ class ArtifactDamaged(ProducerError):
         self.uri = uri
 
 
+class ModelSlow(ProducerError):
+    """A call of a model took longer than the session's `model_ms`: for `on_error`.
+
+    No verb raises it: the answer is kept, and the session continues.
+
+    Attributes:
+        session_id: The session.
+        model: The model.
+        took_ms: The call's duration, in ms.
+        limit_ms: The session's `model_ms`.
+    """
+
+    def __init__(self, session_id: str, model: str, took_ms: int, limit_ms: int) -> None:
+        super().__init__(
+            f"session {session_id}: model {model} took {took_ms / 1000:g} s, longer than model_ms "
+            f"({limit_ms / 1000:g} s); its answer is kept"
+        )
+        self.session_id = session_id
+        self.model = model
+        self.took_ms = took_ms
+        self.limit_ms = limit_ms
+
+
 class ModelTimeout(ProducerError, TimeoutError):
-    """A call of a model, or a step with a limit, took longer than its share of the budget.
+    """A call of a model took longer than `model_call_limit_s`, or a step longer than its limit.
 
     Only this call failed: the session continues, and a retry may succeed.
 
     Attributes:
-        limit_ms: The share, in ms.
+        limit_ms: The limit, in ms.
     """
 
     retryable = True
 
     def __init__(self, what: str, limit_ms: int) -> None:
-        super().__init__(f"{what} took longer than its model limit of {limit_ms / 1000:g}s")
+        super().__init__(f"{what} took longer than its limit of {limit_ms / 1000:g}s")
         self.limit_ms = limit_ms
 
 
@@ -426,6 +450,7 @@ __all__ = [
     "EventRejected",
     "HostLost",
     "Invalid",
+    "ModelSlow",
     "ModelTimeout",
     "NotAllowed",
     "ProducerConflict",

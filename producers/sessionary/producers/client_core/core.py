@@ -228,6 +228,7 @@ class ClientCore:
             self.artifacts,
             settings.quotas,
             settings.quota_wait_s,
+            settings.model_call_limit_s,
         )
 
     def _open_own_ports(self) -> None:

@@ -263,8 +263,7 @@ class Run(ReportedBlock):
             kwargs: The arguments by name.
             limit_ms: How long this attempt may take, in ms; `function` does not get it. `model`:
                 the session's `model_ms`. An attempt that takes longer fails alone: a coroutine is
-                cancelled, and a function's late result does not count. The same holds for a call of
-                `Session.llm` in a step that takes longer than `model_ms`.
+                cancelled, and a function's late result does not count.
 
         Returns:
             The output of `function`, once the broker has it.
@@ -278,7 +277,7 @@ class Run(ReportedBlock):
             Unavailable: The output is not recorded, or the stored one cannot be read now.
             RunOver: The run was complete when it was resumed, and had no such step.
             ModelTimeout: The attempt took longer than `limit_ms`, or a call of a model longer than
-                its share.
+                the setting `model_call_limit_s`.
 
         Also raises the exceptions of `function`, and as `Session.emit` does.
         """

@@ -189,6 +189,7 @@ class SharedServices(NamedTuple):
     artifacts: "ArtifactLibrary | None" = None  # keeps values that are too large for events
     quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
     quota_wait_s: float = 0.0
+    model_limit_s: float = 600.0
 
 
 class SessionCore:
@@ -463,7 +464,14 @@ class SessionCore:
     def call_reporter(self) -> CallReporter:
         """Return the reporter of calls of models and tools in this session."""
         return CallReporter(
-            self.session_id, self.emitter.may_block, self.is_active, self.send_event, self.services.on_error
+            self.session_id,
+            self.emitter.may_block,
+            self.is_active,
+            self.send_event,
+            self.services.on_error,
+            self.waits,
+            lambda: with_defaults(self.view.limits).model_ms,
+            self.services.model_limit_s,
         )
 
     def recorder(self) -> Recorder:
