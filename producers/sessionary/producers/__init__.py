@@ -103,7 +103,14 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, HandoverView, MessageView
+from sessionary.producers.run_ports import (
+    AgentRecord,
+    ArtifactView,
+    ExecutionView,
+    HandoverView,
+    HeldBy,
+    MessageView,
+)
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.lifecycle import Step
 from sessionary.producers.session.migration import MigrationAborted, MigrationResult
@@ -228,6 +235,7 @@ __all__ = [
     "EventRejected",
     "ExecutionView",
     "HandoverView",
+    "HeldBy",
     "HostLost",
     "Invalid",
     "Json",

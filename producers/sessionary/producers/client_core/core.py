@@ -486,6 +486,11 @@ class ClientCore:
             return counters
         return counters._replace(errors=MappingProxyType({**counters.errors, **self.errors}))
 
+    def describe(self) -> str:
+        """Return tenant, service, agent and producer id in one line."""
+        names = self.tenant_id, self.identity.service_id, self.identity.agent_id
+        return f"{'/'.join(names)}, producer_id={self.producer_id}"
+
     def closed_error(self) -> ClientClosed:
         """Return the error of a client that is closed."""
         return ClientClosed("the client is closed; create a new one")

@@ -60,6 +60,9 @@ class ModelCall(ReportedBlock):
         self._began_s = self._real_s = 0.0
         self._took_ms = 0
 
+    def __repr__(self) -> str:
+        return f"<ModelCall {self._model}, tokens_in={self.tokens_in}, tokens_out={self.tokens_out}>"
+
     @property
     def model(self) -> str:
         """Name of the model."""

@@ -23,6 +23,7 @@ from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.run_ports import FINISHED_STATES, LogPosition, RunView
 from sessionary.producers.verdicts.begun_work import BegunWork
+from sessionary.producers.verdicts.local_checks import check_progress
 from sessionary.schemas.events import (
     CheckpointSaved,
     Payload,
@@ -222,6 +223,10 @@ class Run(ReportedBlock):
         self._has_plan = start.started is not None and start.started.plan_json is not None
         self._is_detached = start.started is not None and start.started.mode == "detached"
 
+    def __repr__(self) -> str:
+        started = self._start.started
+        return f"<Run {self.run_id}{'' if started is None else f' of {started.task_type}'}>"
+
     @property
     def run_id(self) -> str:
         """The run's id, unique in its session."""
@@ -395,8 +400,7 @@ class Run(ReportedBlock):
         """
         if progress is None:
             return self._send(RunRunning())
-        if not 0 <= progress <= total or not total:
-            raise Invalid("invalid_value", f"progress is {progress} of {total}: it must be from 0 to the total")
+        check_progress(progress, total)
         self._send(RunRunning(progress / total))
         return self._send(ProgressReported(float(progress), float(total), message))
 

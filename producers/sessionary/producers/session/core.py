@@ -220,6 +220,10 @@ class SessionCore:
         """The session's UUID."""
         return self.emitter.key.session_id
 
+    def describe(self) -> str:
+        """Return id, state, epoch and version, as far as they are known, in one line."""
+        return f"{self.session_id} {self.view.local_state}, epoch={self.emitter.epoch}, version={self.view.version}"
+
     @property
     def waits(self) -> Waits:
         """The clock of waits between tries."""

@@ -93,7 +93,7 @@ def test_progress_of_each_unit_of_work_is_an_event_and_the_series_ends_at_one() 
             memory.advance(20)
             run.report_progress(epoch + 1, 4, f"Step {epoch + 1}/4")
             assert memory.find_row(session.session_id).last_event_at == memory.now_ms
-        with pytest.raises(Invalid, match="it must be from 0 to the total"):
+        with pytest.raises(Invalid, match="it must be a number from 0 to the total"):
             run.report_progress(5, 4)
     assert payloads(memory, ProgressReported) == [ProgressReported(n, 4.0, f"Step {n}/4") for n in range(1, 5)]
     assert [payload.progress for payload in payloads(memory, RunRunning)] == [None, 0.25, 0.5, 0.75, 1.0]
