@@ -69,7 +69,7 @@ SESSION: Final = Face(
         r"`KeyboardInterrupt`, `SystemExit`": "cancellation, `SystemExit`",
         r"It is thread-safe, and a context manager\.": "It is an async context manager. " + CANCELLED,
     },
-    {"Session": frozenset({"__init__", "__enter__", "__exit__"})},
+    {"Session": frozenset({"__init__", "__repr__", "__enter__", "__exit__"})},
     "import asyncio\nfrom sessionary.producers.session.async_opening import AsyncStep, OpenedLater, end_anyway, "
     "hand_over, run_session_flow_async\n",
 )

@@ -65,6 +65,7 @@ from sessionary.producers.errors import (
     EventRejected,
     HostLost,
     Invalid,
+    ModelSlow,
     ModelTimeout,
     NotAllowed,
     ProducerConflict,
@@ -102,7 +103,14 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, HandoverView, MessageView
+from sessionary.producers.run_ports import (
+    AgentRecord,
+    ArtifactView,
+    ExecutionView,
+    HandoverView,
+    HeldBy,
+    MessageView,
+)
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.lifecycle import Step
 from sessionary.producers.session.migration import MigrationAborted, MigrationResult
@@ -227,6 +235,7 @@ __all__ = [
     "EventRejected",
     "ExecutionView",
     "HandoverView",
+    "HeldBy",
     "HostLost",
     "Invalid",
     "Json",
@@ -237,6 +246,7 @@ __all__ = [
     "MigrationResult",
     "MigrationView",
     "ModelCall",
+    "ModelSlow",
     "ModelTimeout",
     "NotAllowed",
     "OnError",

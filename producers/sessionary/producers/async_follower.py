@@ -34,6 +34,9 @@ class AsyncSessionFollower:
         self._is_over = False
         self._error: Exception | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.session_id}>"
+
     @property
     def is_archived(self) -> bool:
         """Whether the session was archived: then no further state comes."""

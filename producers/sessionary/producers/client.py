@@ -113,6 +113,9 @@ class SessionClient:
         names = (tenant_id, service_id, agent_id, agent_role, actor)
         self.core = open_client(names, settings, callbacks, ports, artifacts)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.core.describe()}>"
+
     @property
     def artifacts(self) -> "ArtifactLibrary | None":
         """Keeps values that are too large for events; None if the client has no library."""

@@ -29,7 +29,8 @@ SessionaryError
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
     │   └── ArtifactDeleted(uri)   it has expired, and is marked as deleted
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
-    ├── ModelTimeout(limit_ms)     a model or a step took longer than its share; it may be retried
+    ├── ModelSlow(took_ms)         a model took longer than `model_ms`; its answer is kept
+    ├── ModelTimeout(limit_ms)     a model or a step took longer than its limit; it may be retried
     ├── VerdictPending(verb)       another verb while a verdict is awaited
     └── ClientClosed               a verb after `close`, or on a parent's session in a forked child
 
@@ -179,24 +180,34 @@ class SessionEnded(ProducerError):
 
 
 class SessionFenced(ProducerError):
-    """Another process took the session over: this object's events since then were rejected.
+    """Another process has the session: this object's events since then were rejected.
 
-    To take the session back, call `client.attach(session_id, take_over=True)`.
+    Every further verb of the object raises this, and sends nothing. A client of the service that
+    owns the session can take it back by `client.attach(session_id, take_over=True)`.
 
     Attributes:
         session_id: The session.
         holder: The producer id of the other client.
-        epoch: The session's epoch when this client learned of the take-over; its own was lower.
+        epoch: The session's epoch when this client learned of it; its own was lower.
+        moved_to: The service that owns the session now; None if it is this client's, or not known.
     """
 
-    def __init__(self, session_id: str, holder: str, epoch: int) -> None:
-        super().__init__(
-            f"session {session_id} was taken over by the client {holder} in epoch {epoch}; "
-            "attach(session_id, take_over=True) takes it back"
-        )
+    def __init__(self, session_id: str, holder: str, epoch: int, moved_to: str | None = None) -> None:
+        if moved_to is None:
+            what = (
+                f"was taken over by the client {holder} in epoch {epoch}; "
+                "attach(session_id, take_over=True) takes it back"
+            )
+        else:
+            what = (
+                f"belongs to the service {moved_to} since epoch {epoch} (client {holder}): "
+                "stop working on it, that service goes on"
+            )
+        super().__init__(f"session {session_id} {what}")
         self.session_id = session_id
         self.holder = holder
         self.epoch = epoch
+        self.moved_to = moved_to
 
 
 class SessionHeld(ProducerError):
@@ -372,19 +383,42 @@ class ArtifactDamaged(ProducerError):
         self.uri = uri
 
 
+class ModelSlow(ProducerError):
+    """A call of a model took longer than the session's `model_ms`: for `on_error`.
+
+    No verb raises it: the answer is kept, and the session continues.
+
+    Attributes:
+        session_id: The session.
+        model: The model.
+        took_ms: The call's duration, in ms.
+        limit_ms: The session's `model_ms`.
+    """
+
+    def __init__(self, session_id: str, model: str, took_ms: int, limit_ms: int) -> None:
+        super().__init__(
+            f"session {session_id}: model {model} took {took_ms / 1000:g} s, longer than model_ms "
+            f"({limit_ms / 1000:g} s); its answer is kept"
+        )
+        self.session_id = session_id
+        self.model = model
+        self.took_ms = took_ms
+        self.limit_ms = limit_ms
+
+
 class ModelTimeout(ProducerError, TimeoutError):
-    """A call of a model, or a step with a limit, took longer than its share of the budget.
+    """A call of a model took longer than `model_call_limit_s`, or a step longer than its limit.
 
     Only this call failed: the session continues, and a retry may succeed.
 
     Attributes:
-        limit_ms: The share, in ms.
+        limit_ms: The limit, in ms.
     """
 
     retryable = True
 
     def __init__(self, what: str, limit_ms: int) -> None:
-        super().__init__(f"{what} took longer than its model limit of {limit_ms / 1000:g}s")
+        super().__init__(f"{what} took longer than its limit of {limit_ms / 1000:g}s")
         self.limit_ms = limit_ms
 
 
@@ -416,6 +450,7 @@ __all__ = [
     "EventRejected",
     "HostLost",
     "Invalid",
+    "ModelSlow",
     "ModelTimeout",
     "NotAllowed",
     "ProducerConflict",

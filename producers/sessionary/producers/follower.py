@@ -63,6 +63,9 @@ class SessionFollower:
         self._failures = 0
         self._owner_pid = os.getpid()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.session_id}>"
+
     @property
     def is_archived(self) -> bool:
         """Whether the session was archived: then no further state comes."""

@@ -214,6 +214,7 @@ class ChangedSession(NamedTuple):
     holder_epoch: int | None = None  # the last epoch that a client's event has given, if known
     snapshot_id: str | None = None  # id of the last snapshot, if known
     agents: int = 0  # how many the session has
+    owner_service: str | None = None  # if known
 
 
 class SessionChanges(NamedTuple):

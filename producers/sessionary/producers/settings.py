@@ -102,6 +102,13 @@ class ProducerSettings(KafkaSettings):
     quota_wait_s: float = Field(
         600.0, description="longest wait of a run or session for its tenant's quota; then it is cancelled or ends", ge=0
     )
+    model_call_limit_s: float = Field(
+        600.0,
+        description="longest call of a model (`session.llm`); then it fails, and a coroutine is cancelled. A call that "
+        "is only longer than `model_ms` is reported as slow, and its answer kept",
+        gt=0,
+        le=86_400,
+    )
     journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
     artifacts_url: str | None = Field(
         None,

@@ -135,6 +135,12 @@ def _well_formed(name: str) -> bool:
 
 def checked_name(kind: str, name: str) -> str:
     """Return `name`. Raises `Invalid("invalid_value")` if it cannot name a `kind` (tenant, …)."""
+    if not isinstance(name, str):
+        raise Invalid(
+            "invalid_value",
+            f"{kind} is {name!r}, not a text: pass its name; None often comes from an environment variable that is "
+            "not set",
+        )
     if not valid_name(name):
         raise Invalid(
             "invalid_value",

@@ -17,6 +17,9 @@ class AsyncAgent:
     def __init__(self, work: AgentWork) -> None:
         self._work = work
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.agent_id}, role={self.role}, service_id={self.service_id}>"
+
     @property
     def agent_id(self) -> str:
         """The agent's id, unique in its session."""

@@ -297,6 +297,9 @@ class ArtifactLibrary:
         """
         self.store = open_store(place) if isinstance(place, str | Path) else place
 
+    def __repr__(self) -> str:
+        return f"<ArtifactLibrary in {type(self.store).__name__}>"
+
     def save(
         self, session: Reporter, body: str | bytes, artifact_type: str, **metadata: Unpack[EventMetadata]
     ) -> Artifact:

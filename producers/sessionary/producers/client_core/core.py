@@ -230,6 +230,7 @@ class ClientCore:
             self.artifacts,
             settings.quotas,
             settings.quota_wait_s,
+            settings.model_call_limit_s,
         )
 
     def _open_own_ports(self) -> None:
@@ -428,13 +429,15 @@ class ClientCore:
         try:
             if self._was_closed:
                 return  # the exit of the process waits no longer than the call of before
+            failed_before = self.ports.transport.counters.failed
             left = self._close_ports(deadline)
             self._was_closed = True
         finally:
             self._closing.release()
-        if left:
-            fate = "kept in the spool" if self.ports.delivery_policy == "spool" else "lost"
-            self.on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {fate}"))
+        counters = self.ports.transport.counters
+        kept, lost = left if self.ports.delivery_policy == "spool" else 0, counters.failed - failed_before
+        if (kept or lost) and self._shared is None:
+            self.on_error(ClientClosed(_describe_end(kept, lost, counters)))
 
     def open_follower(
         self, session_id: str, find_after: Callable[[], LogPosition | None], timeout_s: float | None
@@ -485,6 +488,11 @@ class ClientCore:
             return counters
         return counters._replace(errors=MappingProxyType({**counters.errors, **self.errors}))
 
+    def describe(self) -> str:
+        """Return tenant, service, agent and producer id in one line."""
+        names = self.tenant_id, self.identity.service_id, self.identity.agent_id
+        return f"{'/'.join(names)}, producer_id={self.producer_id}"
+
     def closed_error(self) -> ClientClosed:
         """Return the error of a client that is closed."""
         return ClientClosed("the client is closed; create a new one")
@@ -526,3 +534,13 @@ def over_core(face: type[F], core: ClientCore) -> F:
     client = face.__new__(face)
     client.core = core
     return client
+
+
+def _describe_end(kept: int, lost: int, counters: Counters) -> str:
+    """Return where the events of a closed client are."""
+    places = [f"{kept} are in the spool, and the next client of the folder sends them"] if kept else []
+    places += [f"{lost} are lost"] if lost else []
+    text = f"{kept + lost} events were not acknowledged before the client closed: {', '.join(places)}. "
+    text += f"{counters.delivered} were acknowledged"
+    earlier = counters.dropped + counters.failed + counters.expired - lost
+    return text if earlier <= 0 else f"{text}, {earlier} were dropped or given up before"

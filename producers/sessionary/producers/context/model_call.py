@@ -1,16 +1,19 @@
 """One call of a model, reported with its tokens, cost, duration and error."""
 
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from sessionary.producers.context.reported_block import ReportedBlock, ReportedCall, step_events
 from sessionary.producers.context.scope import CallReporter, ModelShare, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.errors import ModelTimeout
-from sessionary.schemas.events import UsageRecorded
+from sessionary.producers.errors import ModelSlow, ModelTimeout
+from sessionary.schemas.events import SessionActivity, UsageRecorded
 
 if TYPE_CHECKING:
     from asyncio import Timeout
+
+_SLOW = "model_slow"  # kind of the activity
 
 
 class ModelCall(ReportedBlock):
@@ -18,9 +21,13 @@ class ModelCall(ReportedBlock):
 
     Set what the model answers; all are 0 before. `async with` never blocks the event loop.
 
-    In a recorded step it may take the session's `model_ms`. If it takes longer, leaving the block
-    raises `ModelTimeout`, so the step fails and may be tried again; `async with` cancels it in
-    time. The usage of the call that is made instead says so.
+    A call that takes longer than the session's `model_ms` is slow: its answer is kept, the activity
+    `model_slow` says how long it took, and `on_error` gets a `ModelSlow`. Heartbeats keep the
+    session alive meanwhile.
+
+    A call that takes longer than the setting `model_call_limit_s` (10 minutes) fails: `async with`
+    cancels it, and leaving `with` raises `ModelTimeout`. A step that it was in may be tried again;
+    the usage of the call that is made instead says so.
 
     Attributes:
         tokens_in: Tokens of the prompt.
@@ -32,8 +39,10 @@ class ModelCall(ReportedBlock):
         "_began_s",
         "_call",
         "_model",
+        "_real_s",
         "_share",
         "_timeout",
+        "_took_ms",
         "model_cost_usd_micros",
         "tokens_in",
         "tokens_out",
@@ -48,7 +57,11 @@ class ModelCall(ReportedBlock):
         self._call = ReportedCall(reporter, step_events(f"llm {model}"), fields)
         self._share: ModelShare | None = None
         self._timeout: Timeout | None = None
-        self._began_s = 0.0
+        self._began_s = self._real_s = 0.0
+        self._took_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<ModelCall {self._model}, tokens_in={self.tokens_in}, tokens_out={self.tokens_out}>"
 
     @property
     def model(self) -> str:
@@ -57,13 +70,13 @@ class ModelCall(ReportedBlock):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._take_share()
+        self._begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        late = self._find_late(error)
+        late = self._measure(error)
         super().__exit__(kind, late or error, trace)
         if late is not None:
             raise late
@@ -71,12 +84,11 @@ class ModelCall(ReportedBlock):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._take_share()
-        if self._share is not None:
-            import asyncio  # loaded already, as this runs; the client for threads does without it
+        import asyncio  # loaded already, as this runs; the client for threads does without it
 
-            self._timeout = asyncio.timeout(self._share.limit_ms / 1_000)
-            await self._timeout.__aenter__()
+        self._timeout = asyncio.timeout(self._reporter.model_limit_s)
+        await self._timeout.__aenter__()
+        self._begin()
         return self
 
     async def __aexit__(
@@ -88,29 +100,31 @@ class ModelCall(ReportedBlock):
                 await self._timeout.__aexit__(kind, error, trace)
             except TimeoutError:
                 late = self._new_timeout()
-        late = late or self._find_late(error)
+        late = self._measure(late or error) or late
         await super().__aexit__(kind, late or error, trace)
         if late is not None:
             raise late from error
         return False
 
-    def _take_share(self) -> None:
+    def _begin(self) -> None:
         scope = current_scope()
         metadata = scope.metadata.get(self._reporter.session_id)
         if scope.place is not None and metadata is not None and scope.place.run_id == metadata.run_id:
             self._share = scope.place.share
-        if self._share is not None:
-            self._began_s = self._share.now_s()
+        self._began_s, self._real_s = self._reporter.waits.now_s(), time.monotonic()
 
-    def _find_late(self, error: BaseException | None) -> ModelTimeout | None:
-        """Return the remark on an answered call, if it took longer than its share."""
-        share = self._share
-        if error is not None or share is None or (share.now_s() - self._began_s) * 1_000 <= share.limit_ms:
-            return None
-        return self._new_timeout()
+    def _measure(self, error: BaseException | None) -> ModelTimeout | None:
+        """Take the call's duration; return the error of an answered call that took too long."""
+        waits, limit_ms = self._reporter.waits, self._reporter.model_limit_s * 1_000
+        took_s, real_s = waits.now_s() - self._began_s, time.monotonic() - self._real_s
+        if waits.pause is not None and real_s > took_s and real_s * 1_000 > min(self._reporter.model_ms(), limit_ms):
+            waits.pause(real_s - took_s)  # a clock of tests, which stands still in a call that is not slow
+            took_s = real_s
+        self._took_ms = round(took_s * 1_000)
+        return self._new_timeout() if error is None and took_s * 1_000 > limit_ms else None
 
-    def _new_timeout(self) -> ModelTimeout | None:
-        return None if self._share is None else ModelTimeout(f"model {self._model}", self._share.limit_ms)
+    def _new_timeout(self) -> ModelTimeout:
+        return ModelTimeout(f"model {self._model}", round(self._reporter.model_limit_s * 1_000))
 
     def _report_start(self) -> None:
         self._call.send_start()
@@ -119,7 +133,8 @@ class ModelCall(ReportedBlock):
         return self._call.inner_metadata
 
     def _report_end(self, error: BaseException | None) -> None:
-        self._call.send_end(error)
+        self._call.send_end(error, self._took_ms)
+        self._tell_slow()
         is_retry, retry_of = self._find_retried()
         if self._share is not None and isinstance(error, ModelTimeout):
             self._share.over[self._model] = self._call.inner_metadata.step_id or ""
@@ -128,6 +143,15 @@ class ModelCall(ReportedBlock):
                 self._model, self.tokens_in, self.tokens_out, self.model_cost_usd_micros, 0, is_retry, retry_of
             )
             self._reporter.send_event(usage, self._call.end_fields)
+
+    def _tell_slow(self) -> None:
+        took_ms, limit_ms = self._took_ms, self._reporter.model_ms()
+        if took_ms <= limit_ms:
+            return
+        if self._reporter.is_active():
+            text = f"model {self._model} took {took_ms / 1_000:g} s, longer than model_ms ({limit_ms / 1_000:g} s)"
+            self._reporter.send_event(SessionActivity(_SLOW, text), self._call.end_fields)
+        self._reporter.on_error(ModelSlow(self._reporter.session_id, self._model, took_ms, limit_ms))
 
     def _find_retried(self) -> tuple[bool, str | None]:
         """Return whether this call repeats one that was over its share, and which, if known."""

@@ -92,13 +92,14 @@ class ReportedCall:
         self._began_s = time.monotonic()
         self._start_id = self._reporter.send_event(self._events.started, self._fields)
 
-    def send_end(self, error: BaseException | None) -> None:
+    def send_end(self, error: BaseException | None, took_ms: int = 0) -> None:
         """Report the end, if the start was reported. Raises as `Session.emit` does.
 
+        `took_ms`: the duration by another clock than this machine's; the longer one counts.
         The processor accepts the end of a step in state Active only, so in any other state it is
         not sent.
         """
-        took_ms = round((time.monotonic() - self._began_s) * 1_000)
+        took_ms = max(round((time.monotonic() - self._began_s) * 1_000), took_ms)
         if self._start_id is None or (self._events.step_id is not None and not self._reporter.is_active()):
             return
         if error is None or isinstance(error, GeneratorExit):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from sessionary.producers.context.call_counts import AttemptCalls
-    from sessionary.producers.run_ports import CallView
+    from sessionary.producers.run_ports import CallView, Waits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +40,9 @@ class CallReporter(NamedTuple):
         is_active: Returns whether the session is Active, as far as the client knows.
         send_event: Sends one event, returns its id. Raises as `Session.emit` does.
         on_error: Gets the errors that must not reach the program.
+        waits: The clock that measures calls.
+        model_ms: Returns the time after which a call of a model counts as slow, in ms.
+        model_limit_s: The time after which a call of a model fails, in seconds.
     """
 
     session_id: str
@@ -47,6 +50,9 @@ class CallReporter(NamedTuple):
     is_active: Callable[[], bool]
     send_event: Callable[[Payload, EnvelopeFields], str]
     on_error: OnError
+    waits: "Waits"
+    model_ms: Callable[[], int]
+    model_limit_s: float
 
 
 class AnyCore(Protocol):
@@ -87,17 +93,13 @@ class SessionBlock:
 
 
 class ModelShare(NamedTuple):
-    """The time that calls of models in one step may take, and the calls that took longer.
+    """The calls of models in one step that took too long.
 
     Attributes:
-        limit_ms: The share of each call, in ms.
-        now_s: The clock that measures them; only differences count.
-        is_retry: The step is tried again because its last attempt was over its share.
-        over: Step ids of the last calls that exceeded the share, by model.
+        is_retry: The step is tried again because its last attempt took too long.
+        over: Step ids of the last calls that took too long, by model.
     """
 
-    limit_ms: int
-    now_s: Callable[[], float]
     is_retry: bool
     over: dict[str, str]
 
@@ -107,10 +109,10 @@ class WorkContext(NamedTuple):
 
     `recorder` records work in the run's session. `known_calls` has the run's tool calls by key, as
     known at its resumption. `save_border` takes a tool's name, `before` or `after`, the call's key
-    and the fields of its events, and saves a checkpoint; it raises nothing. `share` is the time
-    that models may take in a step; None outside of steps. `calls` numbers the equal calls and steps
-    of the attempt. `find_path` returns what tells work here from equal work elsewhere in the run:
-    the step, and the item of a list; None outside of both.
+    and the fields of its events, and saves a checkpoint; it raises nothing. `share` has the calls
+    of models in a step; None outside of steps. `calls` numbers the equal calls and steps of the
+    attempt. `find_path` returns what tells work here from equal work elsewhere in the run: the
+    step, and the item of a list; None outside of both.
     """
 
     recorder: object

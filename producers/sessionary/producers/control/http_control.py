@@ -320,6 +320,7 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
             each.get("holder_epoch"),
             each.get("snapshot_id"),
             each.get("agents", 0),
+            each.get("owner_service"),
         )
         for each in body["sessions"]
     ]

@@ -24,6 +24,7 @@ from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.run_ports import FINISHED_STATES, LogPosition, RunView
 from sessionary.producers.verdicts.begun_work import BegunWork
+from sessionary.producers.verdicts.local_checks import check_progress
 from sessionary.schemas.events import (
     CheckpointSaved,
     Payload,
@@ -223,6 +224,10 @@ class Run(ReportedBlock):
         self._has_plan = start.started is not None and start.started.plan_json is not None
         self._is_detached = start.started is not None and start.started.mode == "detached"
 
+    def __repr__(self) -> str:
+        started = self._start.started
+        return f"<Run {self.run_id}{'' if started is None else f' of {started.task_type}'}>"
+
     @property
     def run_id(self) -> str:
         """The run's id, unique in its session."""
@@ -284,8 +289,7 @@ class Run(ReportedBlock):
                 key that succeeded is not run again.
             limit_ms: How long this attempt may take, in ms; `function` does not get it. `model`:
                 the session's `model_ms`. An attempt that takes longer fails alone: a coroutine is
-                cancelled, and a function's late result does not count. The same holds for a call of
-                `Session.llm` in a step that takes longer than `model_ms`.
+                cancelled, and a function's late result does not count.
 
         Returns:
             The output of `function`, once the broker has it.
@@ -300,7 +304,7 @@ class Run(ReportedBlock):
             Unavailable: The output is not recorded, or the stored one cannot be read now.
             RunOver: The run was complete when it was resumed, and had no such step.
             ModelTimeout: The attempt took longer than `limit_ms`, or a call of a model longer than
-                its share.
+                the setting `model_call_limit_s`.
 
         Also raises the exceptions of `function`, and as `Session.emit` does.
         """
@@ -416,8 +420,7 @@ class Run(ReportedBlock):
         """
         if progress is None:
             return self._send(RunRunning())
-        if not 0 <= progress <= total or not total:
-            raise Invalid("invalid_value", f"progress is {progress} of {total}: it must be from 0 to the total")
+        check_progress(progress, total)
         self._send(RunRunning(progress / total))
         return self._send(ProgressReported(float(progress), float(total), message))
 

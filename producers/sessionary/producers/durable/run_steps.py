@@ -37,7 +37,7 @@ class RunSteps:
         self._outside = AttemptCalls(self._ended_calls)  # the steps that are in no other step
         self.progress = RunProgress(recorder, run_id)
         self._finished_lists: set[str] = set()
-        self._over: dict[str, dict[str, str]] = {}  # by step: its calls of models that were over their share
+        self._over: dict[str, dict[str, str]] = {}  # by step: its calls of models that took too long
 
     def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
         """Adopt the processor's records of a run that is resumed."""
@@ -195,10 +195,10 @@ class RunSteps:
         return found
 
     def _share_of(self, name: str, known: StepView | None) -> ModelShare:
-        """Return the time that models may take in an attempt; `known`: the one before."""
-        recorder, over = self._recorder, self._over.setdefault(name, {})
+        """Return the slow calls of models in an attempt; `known`: the one before."""
+        over = self._over.setdefault(name, {})
         was_over = known is not None and known.error is not None and known.error.code == MODEL_LIMIT
-        return ModelShare(recorder.limits().model_ms, recorder.waits.now_s, was_over and not over, over)
+        return ModelShare(was_over and not over, over)
 
     def _fail(self, name: str, attempt: int, error: ErrorInfo, fields: EnvelopeFields | None) -> None:
         """Record that an attempt failed, and raise nothing: the caller must see its own error.

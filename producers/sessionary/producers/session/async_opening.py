@@ -47,6 +47,10 @@ class OpenedLater:
         self._session = Session(found) if isinstance(found, SessionCore) else None
         self._block: SessionBlock | None = None  # while in `async with`
 
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"<{name}, not open yet>" if self._session is None else f"<{name} {self.core.describe()}>"
+
     @property
     def core(self) -> SessionCore:
         """The inside of the session, for sessionary's own modules."""

@@ -42,6 +42,7 @@ from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, Mig
 from sessionary.producers.session.runs import RecordedReads, Runs
 from sessionary.producers.session.updates import AgentGroup, Updates
 from sessionary.producers.session.view import parsed_state
+from sessionary.producers.verdicts.local_checks import check_progress
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
 from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, RunMode, StartFailureReason
 
@@ -53,6 +54,9 @@ class AsyncSessionLifecycle:
 
     def __init__(self, core: SessionCore) -> None:
         self.core = core
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
 
     async def fail_start(
         self, reason: StartFailureReason, message: str | None = None, **metadata: Unpack[EventMetadata]
@@ -106,6 +110,9 @@ class AsyncSessionConversation:
     def __init__(self, core: SessionCore) -> None:
         self.core = core
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
+
     async def read(self, last: int = LAST_DEFAULT, *, load_artifacts: bool = True) -> Sequence[MessageView]:
         """Return the last turns of the conversation in order, whichever process sent them.
 
@@ -143,6 +150,9 @@ class AsyncSessionAgents:
 
     def __init__(self, core: SessionCore) -> None:
         self.core = core
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
 
     async def get(
         self,
@@ -216,6 +226,9 @@ class AsyncSessionMigration:
     def __init__(self, core: SessionCore) -> None:
         self.core = core
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
+
     async def move(
         self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **metadata: Unpack[EventMetadata]
     ) -> MigrationResult:
@@ -258,6 +271,9 @@ class AsyncSessionRecords:
 
     def __init__(self, core: SessionCore) -> None:
         self.core = core
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
 
     async def execution(self) -> ExecutionView:
         """Return the session's open runs, their steps and tool calls.
@@ -365,9 +381,10 @@ class AsyncSession(OpenedLater):
         """True if the processor rejects what this object sends, as far as this object knows.
 
         The session was timed out for good, ended or taken over by others, or its creation was
-        rejected. Verbs work as before: their events are kept on the rejected topic. With the
-        setting `control_url`, this is known within some seconds (`poll_interval_s`), else after a
-        `sync`.
+        rejected. If another process has taken it over, or it has moved to another service, all
+        verbs raise `SessionFenced` from now on. Else they work as before: their events are kept on
+        the rejected topic. With the setting `control_url`, this is known within some seconds
+        (`poll_interval_s`), else after a `sync`.
         """
         return self.core.view.lost
 
@@ -436,7 +453,7 @@ class AsyncSession(OpenedLater):
             NotAllowed: The session's state, or its owner, does not allow the event. An event that
                 another process may have made possible is sent.
             SessionEnded: This object has ended the session.
-            SessionFenced: Another process took the session over, and `sync` has found out.
+            SessionFenced: Another process has the session, as a poll or `sync` has found out.
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
@@ -476,8 +493,10 @@ class AsyncSession(OpenedLater):
     ) -> str:
         """Report progress of the current work: `progress` out of `total`, in any unit.
 
-        Returns the event's id. Raises as `emit` does.
+        `total`: None if it is not known. Returns the event's id. Raises `Invalid` unless
+        0 ≤ progress ≤ total and the total is above 0; otherwise raises as `emit` does.
         """
+        check_progress(progress, total)
         return await hand_over(
             self.core,
             self.core.send_event,

@@ -191,6 +191,7 @@ class SharedServices(NamedTuple):
     artifacts: "ArtifactLibrary | None" = None  # keeps values that are too large for events
     quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
     quota_wait_s: float = 0.0
+    model_limit_s: float = 600.0
 
 
 class SessionCore:
@@ -220,6 +221,10 @@ class SessionCore:
     def session_id(self) -> str:
         """The session's UUID."""
         return self.emitter.key.session_id
+
+    def describe(self) -> str:
+        """Return id, state, epoch and version, as far as they are known, in one line."""
+        return f"{self.session_id} {self.view.local_state}, epoch={self.emitter.epoch}, version={self.view.version}"
 
     @property
     def waits(self) -> Waits:
@@ -316,6 +321,10 @@ class SessionCore:
 
     def fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V]) -> V:
         """Return the result of `fetch` once all sent events are judged. Raises as `sync` does."""
+        self.view.require_held()
+        return self._fetch_judged(fetch)
+
+    def _fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V]) -> V:
         self.emitter.check_process()
         services = self.services
         services.control.check_configured()
@@ -337,7 +346,7 @@ class SessionCore:
         up.
         """
         try:
-            view = self.fetch_judged(self.services.control.fetch_session)
+            view = self._fetch_judged(self.services.control.fetch_session)
         except SessionLost:
             self.view.lost = True
             raise
@@ -354,9 +363,9 @@ class SessionCore:
         if view.verdict is not None and view.verdict.reason == "producer_conflict":
             self.note_finding(self.renew_producer(), raised=False)  # another process was found to use our id
         if known.is_holder and view.holder not in (None, emitter.producer_id):
-            known.fenced_by, known.detached = (f"{view.holder}", view.epoch), True
+            known.detached = True
             self.beats.stop()
-            raise self._note_fenced(*known.fenced_by)
+            raise self._note_fenced(f"{view.holder}", view.epoch, view.owner_service)
         known.fenced_by = known.followed = None
         self._note_view(view)
         emitter.epoch = view.epoch
@@ -425,9 +434,15 @@ class SessionCore:
         if rejected is not None:
             self.services.watch.notifications.notify(rejected, raised=True)
 
-    def _note_fenced(self, holder: str, epoch: int) -> SessionFenced:
+    def fence(self, holder: str, epoch: int, owner_service: str | None) -> SessionFenced:
+        """Let all verbs raise from now on; return what they raise. Hold the lock."""
+        moved_to = None if owner_service == self.emitter.service_id else owner_service
+        self.view.fenced_by = holder, epoch, moved_to
+        return SessionFenced(self.session_id, *self.view.fenced_by)
+
+    def _note_fenced(self, holder: str, epoch: int, owner_service: str) -> SessionFenced:
         """Let `on_fenced` be notified, unless that was done; return the error for a verb."""
-        fenced = SessionFenced(self.session_id, holder, epoch)
+        fenced = self.fence(holder, epoch, owner_service)
         if not self.view.lost:
             self.note_finding(fenced, raised=True)
         self.view.lost = True
@@ -456,7 +471,14 @@ class SessionCore:
     def call_reporter(self) -> CallReporter:
         """Return the reporter of calls of models and tools in this session."""
         return CallReporter(
-            self.session_id, self.emitter.may_block, self.is_active, self.send_event, self.services.on_error
+            self.session_id,
+            self.emitter.may_block,
+            self.is_active,
+            self.send_event,
+            self.services.on_error,
+            self.waits,
+            lambda: with_defaults(self.view.limits).model_ms,
+            self.services.model_limit_s,
         )
 
     def recorder(self) -> Recorder:

@@ -177,7 +177,7 @@ class Migration:
             if known.sent_events is not None:
                 for rejected in known.sent_events.match_rejections(view.rejections):
                     core.note_finding(rejected, raised=False)
-            known.fenced_by = view.holder or offered.target_service, view.epoch
+            core.fence(view.holder or offered.target_service, view.epoch, view.owner_service)
             known.departures += 1
             core.lose()
 

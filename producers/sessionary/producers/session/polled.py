@@ -11,7 +11,6 @@ from sessionary.producers.errors import (
     ProducerConflict,
     ProducerError,
     SessionEnded,
-    SessionFenced,
     SessionHeld,
     SessionLost,
     SessionTimeout,
@@ -94,7 +93,7 @@ class PolledSession:
             epoch = known if change.epoch is None else change.epoch
             if epoch > known and view.is_holder and change.holder not in (None, own_id):
                 self._core.lose()
-                return SessionFenced(view.session_id, f"{change.holder}", epoch)
+                return self._core.fence(f"{change.holder}", epoch, change.owner_service)
             if epoch == known and change.state == "Paused" and view.is_holder and view.local_state in _HELD_FROM:
                 # The hold of a migration is short: the session is another's, or ours again, at
                 # once.

@@ -79,6 +79,7 @@ class Runs:
         wait_s: float | None = None,
     ) -> Run:
         core = self._core
+        core.view.require_held()
         fields = envelope_fields(metadata)._replace(run_id=run_id)
         recorder = core.recorder()
         beats = RunBeats(

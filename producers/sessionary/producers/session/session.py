@@ -38,6 +38,7 @@ from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, Mig
 from sessionary.producers.session.runs import RecordedReads, Runs
 from sessionary.producers.session.updates import AgentGroup, Updates
 from sessionary.producers.session.view import parsed_state
+from sessionary.producers.verdicts.local_checks import check_progress
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
 from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, RunMode, StartFailureReason
 
@@ -49,6 +50,9 @@ class SessionLifecycle:
 
     def __init__(self, core: SessionCore) -> None:
         self.core = core
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
 
     def fail_start(
         self, reason: StartFailureReason, message: str | None = None, **metadata: Unpack[EventMetadata]
@@ -101,6 +105,9 @@ class SessionConversation:
     def __init__(self, core: SessionCore) -> None:
         self.core = core
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
+
     def read(self, last: int = LAST_DEFAULT, *, load_artifacts: bool = True) -> Sequence[MessageView]:
         """Return the last turns of the conversation in order, whichever process sent them.
 
@@ -138,6 +145,9 @@ class SessionAgents:
 
     def __init__(self, core: SessionCore) -> None:
         self.core = core
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
 
     def get(
         self,
@@ -211,6 +221,9 @@ class SessionMigration:
     def __init__(self, core: SessionCore) -> None:
         self.core = core
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
+
     def move(
         self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **metadata: Unpack[EventMetadata]
     ) -> MigrationResult:
@@ -253,6 +266,9 @@ class SessionRecords:
 
     def __init__(self, core: SessionCore) -> None:
         self.core = core
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self.core.session_id}>"
 
     def execution(self) -> ExecutionView:
         """Return the session's open runs, their steps and tool calls.
@@ -324,6 +340,9 @@ class Session:
         self.core = core
         self._block: SessionBlock | None = None  # while in `with`
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.core.describe()}>"
+
     @property
     def session_id(self) -> str:
         """The session's UUID."""
@@ -358,9 +377,10 @@ class Session:
         """True if the processor rejects what this object sends, as far as this object knows.
 
         The session was timed out for good, ended or taken over by others, or its creation was
-        rejected. Verbs work as before: their events are kept on the rejected topic. With the
-        setting `control_url`, this is known within some seconds (`poll_interval_s`), else after a
-        `sync`.
+        rejected. If another process has taken it over, or it has moved to another service, all
+        verbs raise `SessionFenced` from now on. Else they work as before: their events are kept on
+        the rejected topic. With the setting `control_url`, this is known within some seconds
+        (`poll_interval_s`), else after a `sync`.
         """
         return self.core.view.lost
 
@@ -429,7 +449,7 @@ class Session:
             NotAllowed: The session's state, or its owner, does not allow the event. An event that
                 another process may have made possible is sent.
             SessionEnded: This object has ended the session.
-            SessionFenced: Another process took the session over, and `sync` has found out.
+            SessionFenced: Another process has the session, as a poll or `sync` has found out.
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
@@ -456,8 +476,10 @@ class Session:
     ) -> str:
         """Report progress of the current work: `progress` out of `total`, in any unit.
 
-        Returns the event's id. Raises as `emit` does.
+        `total`: None if it is not known. Returns the event's id. Raises `Invalid` unless
+        0 ≤ progress ≤ total and the total is above 0; otherwise raises as `emit` does.
         """
+        check_progress(progress, total)
         return self.core.send_event(
             ProgressReported(float(progress), total, message), envelope_fields(metadata) if metadata else NO_FIELDS
         )

@@ -165,7 +165,8 @@ class LocalView:
         self.detached = False
         self.detached_runs: set[str] = set()  # those that were begun here: they may outlive the session
         self.is_holder = False  # this client created the session, or took it over
-        self.fenced_by: tuple[str, int] | None = None  # who holds the session, and its epoch
+        # Who holds the session, its epoch, and the service that owns it if that is another one.
+        self.fenced_by: tuple[str, int, str | None] | None = None
         self.agents: Sequence[AgentMember] = ()  # of the session, as far as this object knows
         self.agent_count = 0  # a poll reports only the number
         self.is_update_open = False  # the verdict on the last update did not come
@@ -173,7 +174,7 @@ class LocalView:
         self.bars: Bars = NO_BARS  # events that the processor is certain to reject in this state
         self.lost_before = 0  # events that were lost before the state was last certain
         self.offered: str | None = None  # the migration whose end a verb waits for
-        self.lost = self.notified_lost = False  # reported: by a poll, which makes no verb raise
+        self.lost = self.notified_lost = False  # reported: by a poll
         self.is_held = False  # others paused it, as a poll or a verdict has reported
         self.sent_events: SentEvents | None = None  # those that may not be judged yet; None: not polled
 
@@ -201,12 +202,16 @@ class LocalView:
         else:
             self.bars = NO_BARS
 
-    def require_open(self, payload: Payload, fields: EnvelopeFields) -> None:
-        """Raise if an event may not be sent now, or is certain to be rejected."""
-        if self.pending is not None:
-            raise VerdictPending(self.pending.verb)
+    def require_held(self) -> None:
+        """Raise `SessionFenced` if another process is known to have the session."""
         if self.fenced_by is not None:
             raise SessionFenced(self.session_id, *self.fenced_by)
+
+    def require_open(self, payload: Payload, fields: EnvelopeFields) -> None:
+        """Raise if an event may not be sent now, or is certain to be rejected."""
+        self.require_held()
+        if self.pending is not None:
+            raise VerdictPending(self.pending.verb)
         if (
             self.local_state == "Terminated"
             and not self.notified_lost

@@ -14,6 +14,7 @@ from sessionary.producers.ports import Json, OnError
 from sessionary.producers.process.safe_text import any_json_text, to_json_text
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.verdicts.begun_work import BegunWork
+from sessionary.producers.verdicts.local_checks import check_progress
 from sessionary.schemas.events import (
     EVENT_TYPES,
     CheckpointSaved,
@@ -128,14 +129,16 @@ class TaskContext:
         self._sender = sender
         self._keeper = keeper
 
+    def __repr__(self) -> str:
+        return f"<TaskContext of task {self.task_id}>"
+
     def report_progress(self, progress: float, total: float = 1.0, message: str | None = None) -> None:
         """Report that `progress` of `total` is done, with a text for people.
 
         The report is a sign of life too. Raises `Invalid` for a value that no event can carry, and
-        `ValueError` unless 0 ≤ progress ≤ total.
+        unless 0 ≤ progress ≤ total.
         """
-        if not 0 <= progress <= total or not total:
-            raise ValueError(f"progress is {progress} of {total}: it must be from 0 to the total")
+        check_progress(progress, total)
         self._sender.progress = progress / total
         self._sender.send(RunRunning(self._sender.progress))
         self._sender.send(ProgressReported(float(progress), float(total), message))

@@ -324,6 +324,9 @@ class TaskWorker:
         """Return whether the worker can take tasks, and a line for people: if not, why not."""
         return (False, _STOPPING) if self._stopped.is_set() else self._requests.state.readiness()
 
+    def __repr__(self) -> str:
+        return f"<TaskWorker of {', '.join(self._functions)}>"
+
     def start(self) -> None:
         """Begin to take requests, on a dedicated thread."""
         self._requests.start(self._take_request)

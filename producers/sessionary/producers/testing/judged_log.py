@@ -484,6 +484,7 @@ class JudgedLog:
                 row.holder_epoch,
                 row.snapshot.snapshot_id,
                 agents,
+                row.owner_service,
             )
         verdict = None if known.after is None else self._verdicts.get(known.after, _NOT_KEPT)
         is_archived = row is not None or self.judge.is_archived(partition, key)

@@ -281,6 +281,9 @@ class InMemoryTransport:
         with self.core.lock:
             return list(self.core.log.records)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {len(self.events())} events>"
+
     def events(self, session_id: str | None = None) -> list[Event]:
         """Return all events sent so far in order, rejected ones too, without heartbeats.
 

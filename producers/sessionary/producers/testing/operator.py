@@ -65,6 +65,9 @@ class OperatorHand:
         self._memory = memory
         self._decide: Decide | None = None
 
+    def __repr__(self) -> str:
+        return f"<OperatorHand {self.principal}>"
+
     def pause(self, session: NamedSession | str, reason: str | None = None, hold_s: float | None = None) -> JudgedEvent:
         """Hold an Active or Paused session; only an operator resumes it.
 

@@ -7,6 +7,7 @@ epoch, and events with a lower epoch are rejected anyway. So an event is certain
 neither the known state accepts it, nor any state that may follow in this epoch.
 """
 
+import math
 from collections.abc import Mapping, Set
 from functools import cache
 from types import MappingProxyType
@@ -179,3 +180,14 @@ def _known_values(cls: type[Any], field: str) -> tuple[str, ...]:
 def _describe_value(value: object) -> str:
     name = type(value).__name__
     return f"{value!r:.80}, {'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def check_progress(progress: float, total: float | None) -> None:
+    """Raise `Invalid` unless 0 ≤ progress ≤ total; a total that is None is not known."""
+    numbers = (progress,) if total is None else (progress, total)
+    is_number = all(isinstance(each, int | float) and math.isfinite(each) for each in numbers)
+    if not is_number or progress < 0 or (total is not None and (progress > total or total <= 0)):
+        raise Invalid(
+            "invalid_value",
+            f"progress is {progress!r} of {total!r}: it must be a number from 0 to the total, and the total is above 0",
+        )

@@ -1,8 +1,8 @@
 """Asks the control API about all sessions of a client, every few seconds, on a dedicated thread.
 
 Finds the changes that no verb waits for: rejected events, time-outs, take-overs, and ends by
-others. The watch never makes a verb raise: later events of an agent are sent, rejected, and kept on
-the rejected topic.
+others. After a take-over, all verbs raise. After an end by others they do not: later events of an
+agent are sent, rejected, and kept on the rejected topic.
 """
 
 import random

@@ -146,6 +146,7 @@ CHANGED_SESSION: Final = object_schema(
     verdict=about(
         VERDICT, "verdict on the event at `after`, if the session does not exist or is archived; null if not judged yet"
     ),
+    owner_service=about(TEXT_OR_NULL, "as in `Session`; null if the session does not exist, or is archived"),
     producer_seq=about(
         NUMBER,
         "the last judged number under `producer_id`, 0 without one; a number above `last_seq` is "

@@ -286,6 +286,7 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion, caller: Ca
             "verdict": None,
             "producer_seq": seq,
             "agents": len(row.agents),
+            "owner_service": row.owner_service,
         }
     verdict = None
     if question.after is not None and question.after < state.position.next_offset:
@@ -304,6 +305,7 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion, caller: Ca
         "verdict": verdict,
         "producer_seq": 0,
         "agents": 0,
+        "owner_service": None,
     }
 
 

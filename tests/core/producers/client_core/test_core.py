@@ -209,7 +209,7 @@ def test_closing_waits_at_most_for_what_it_is_given(
     assert given_s.pop("sessionary-heartbeat") <= max(timeout_s, 0.0)
     assert set(given_s) == {"sessionary-delivery"} | ({"sessionary-spool"} if policy == "spool" else set())
     assert max(given_s.values()) <= 0.11 * max(timeout_s, 0.0)
-    fate = "kept in the spool" if policy == "spool" else "lost"
+    fate = "are in the spool" if policy == "spool" else "lost"
     assert any(isinstance(error, ClientClosed) and fate in str(error) for error in errors)
     client.close()
 

@@ -337,7 +337,7 @@ def test_progress_is_from_0_to_its_total(progress: float, total: float) -> None:
     stage = Stage()
 
     def work(ctx: TaskContext, given: Json) -> None:
-        with pytest.raises(ValueError, match="must be from 0 to the total"):
+        with pytest.raises(Invalid, match="must be a number from 0 to the total"):
             ctx.report_progress(progress, total)
 
     task_id, request = stage.start("work")

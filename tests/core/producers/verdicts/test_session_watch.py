@@ -177,9 +177,9 @@ def test_a_take_over_is_reported_and_stops_the_heartbeats() -> None:
     assert (fenced.session_id, fenced.holder, fenced.epoch) == (session.session_id, second.producer_id, 2)
     assert session.lost
     assert not session.core.beats.send_heartbeat()
-    session.activity("goes on")
-    with pytest.raises(SessionFenced):
-        session.sync()
+    for verb in (lambda: session.activity("goes on"), session.sync):
+        with pytest.raises(SessionFenced):
+            verb()
     assert scene.reported.total == 1
 
 

@@ -100,6 +100,7 @@ def test_only_what_differs_is_reported(tmp_path: Path) -> None:
                 "verdict": None,
                 "producer_seq": 0,
                 "agents": 0,
+                "owner_service": "billing",
             }
             assert changes(await poll(server, known(paused, state="Paused"), known(ended, state="Terminated"))) == []
             assert changes(await poll(server, known(same, epoch=2)))[0]["epoch"] == 1

@@ -118,7 +118,7 @@ class SpoolTransport(DirectTransport):
         self._spool = Spool(*parts, memory_bytes_max=settings.queue_bytes_max, old=old)
         self._cluster_id: str | None = None
         self._old_reported = self._removed_reported = False
-        self._lost_at_close = 0
+        self._kept_at_close = 0
         self._look_at_files_s = math.inf  # the poll thread begins before this is complete
         self._broken = False
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
@@ -248,6 +248,8 @@ class SpoolTransport(DirectTransport):
                 if error:
                     self._counts.errors[error_reason(error)] += 1
                 settled.append((sent.record, receipt, self._spool.mark_done(sent.position)))
+            if not self._closed:  # before anyone is told: a process that is killed then has left nothing
+                self._spool.truncate_tail()
         if outside is not None:
             self._give_producer_up(outside[0].generation, outside[1])
         self._report_settled(settled)
@@ -514,16 +516,9 @@ class SpoolTransport(DirectTransport):
 
     def close(self, timeout_s: float) -> int:
         """Drain, stop, and return how many events the spool keeps; all within `timeout_s`."""
-        left = super().close(timeout_s)
-        lost, self._lost_at_close = self._lost_at_close, 0
-        if lost:
-            self._on_error(
-                ClientClosed(
-                    f"{lost} events were not acknowledged before the client closed, and are lost: they were in memory "
-                    "only, as the spool could make no file"
-                )
-            )
-        return max(left - lost, 0)
+        super().close(timeout_s)
+        kept, self._kept_at_close = self._kept_at_close, 0
+        return kept
 
     def _stop_threads(self, deadline: float) -> None:
         with self._lock:
@@ -533,9 +528,10 @@ class SpoolTransport(DirectTransport):
         self._kafka.close(deadline - time.monotonic())
         self._restore_files()  # so that what is left is kept
         with self._lock:
+            outstanding = self._spool.outstanding  # now: some were acknowledged meanwhile
             lost = self._spool.close()
             self._counts.failed += len(lost)
-        self._lost_at_close = len(lost)
+        self._kept_at_close = outstanding - len(lost)
         for on_receipt in lost:  # outside the lock: the callbacks may use the client
             if on_receipt is not None:
                 on_receipt(Receipt(None, None, "the client was closed, and the event was in memory only"))

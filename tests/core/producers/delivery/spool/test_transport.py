@@ -14,8 +14,10 @@ from sessionary.producers.delivery import direct_transport
 from sessionary.producers.delivery.spool import segment
 from sessionary.producers.delivery.spool import spool as spool_module
 from sessionary.producers.delivery.spool import transport as spool_transport
+from sessionary.producers.delivery.spool.orphans import summarize_folder
 from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
+from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.errors import Invalid, SpoolDamaged
 from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
@@ -292,9 +294,62 @@ def test_while_the_disk_is_full_events_are_kept_in_memory_then_dropped(
     assert counters.failed == counters.errors["not_on_disk"]
     assert len(receipts) == counters.dropped + counters.failed
     assert sum("in memory only" in str(receipt.error) for receipt in receipts) == counters.failed
+    (told,) = [str(error) for error in errors if isinstance(error, ClientClosed)]
+    kept = counters.sent - counters.dropped - counters.failed
+    assert told == (
+        f"{kept + counters.failed} events were not acknowledged before the client closed: {kept} are in the spool, and "
+        f"the next client of the folder sends them, {counters.failed} are lost. 0 were acknowledged, "
+        f"{counters.dropped} were dropped or given up before"
+    )
+    assert sum(one.events for one in summarize_folder(of.spool_folder)) == kept
     left = Spool(of.spool_folder, "later", 1 << 20)
-    assert left.taken_over == counters.sent - counters.dropped - counters.failed
+    assert left.taken_over == kept
     left.close()
+
+
+def test_an_event_that_is_known_to_be_acknowledged_is_not_in_the_spool(
+    closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed right after `flush` leaves nothing."""
+    monkeypatch.setattr(direct_transport, "KafkaProducer", FakeKafka)
+    of = new_settings(closed_address, tmp_path)
+    with new_client(of, []) as made:
+        kafka = cast(FakeKafka, cast(SpoolTransport, made.core.ports.transport)._kafka)
+        seen: list[int] = []
+        session = made.session(user_id="u")
+        emit = session.core.emitter.emit
+        emit(
+            SessionActivity("x", "y"),
+            on_receipt=lambda _: seen.extend(one.events for one in summarize_folder(of.spool_folder)),
+        )
+        sent = made.counters.sent
+        wait_until(lambda: len(kafka.queued[-1]) == sent, 60, "all events to be queued")
+        kafka.deliver()
+        assert (seen, made.flush(0)) == ([0], 0)
+
+
+def test_what_is_acknowledged_while_the_client_closes_is_not_said_to_be_in_the_spool(
+    closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Exception] = []
+    monkeypatch.setattr(direct_transport, "KafkaProducer", FakeKafka)
+    of = new_settings(closed_address, tmp_path)
+    with new_client(of, errors) as made:
+        transport = cast(SpoolTransport, made.core.ports.transport)
+        kafka = cast(FakeKafka, transport._kafka)
+        made.session(user_id="u").activity("x")
+        sent = made.counters.sent
+        wait_until(lambda: len(kafka.queued[-1]) == sent, 60, "all events to be queued")
+        stop = transport._stop_threads
+
+        def deliver_then_stop(deadline: float) -> None:
+            kafka.deliver()
+            stop(deadline)
+
+        monkeypatch.setattr(transport, "_stop_threads", deliver_then_stop)
+    assert made.counters.delivered == sent
+    assert [error for error in errors if isinstance(error, ClientClosed)] == []
+    assert sum(one.events for one in summarize_folder(of.spool_folder)) == 0
 
 
 def test_events_go_to_disk_again_when_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,10 +46,11 @@ _LOOK_S = 0.5
 def list_spools(folder: DirOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """List the spools of living and dead clients, of every cluster, on this machine.
 
-    The events of a living client may be acknowledged already. Events are old if they were written
-    more than seven days ago by the clock of this machine, and expired if a client has given them up
-    in an .expired file. The servers are those that the folder's last client named; the cluster is
-    the one that the process itself has reached.
+    Kafka may have acknowledged events of a living client already, and some of a client that died
+    while it was sending: sent again, these are known as duplicates. Events are old if they were
+    written more than seven days ago by the clock of this machine, and expired if a client has given
+    them up in an .expired file. The servers are those that the folder's last client named; the
+    cluster is the one that the process itself has reached.
     """
     found = list(_find_spools(folder or _spool_dir(_settings(data))))
     rows: list[dict[str, Json]] = [
