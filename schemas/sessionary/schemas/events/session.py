@@ -166,7 +166,7 @@ class SessionTakenOver(NamedTuple):
 
 
 class RequestsRepeated(NamedTuple):
-    """An operator has the session's open requests sent again: clean-ups, tasks, claims, a step.
+    """An operator has the open requests sent again: clean-ups, tasks, claims, a migration's step.
 
     Attributes:
         reason: The reason, for people.

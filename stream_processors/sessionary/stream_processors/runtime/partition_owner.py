@@ -466,7 +466,7 @@ class PartitionOwner:
             plan = await plan_rebuild(context, self.partition, decision.mode, self._is_wanted)
         except RebuildRefused as refusal:
             self._decision.left = None
-            # The next automatic retry reports the halt alone, and whoever asked may be gone by now.
+            # The next automatic retry reports the halt alone, and the caller may be gone by now.
             _log.warning("%(error)s", partition=self.partition, **error_fields(refusal))
             raise Halted(fault.reason, f"{refusal}. Halted by this: {fault.detail}") from refusal
         _log.warning(

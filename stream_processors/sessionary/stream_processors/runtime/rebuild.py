@@ -10,6 +10,8 @@ rows are rebuilt for that offset, and the fold goes on from there, so no output 
 
 The owner writes the rows that differ, and tombstones for those that are too many, in transactions
 like any other. If that is interrupted, the last position says so, and the partition halts again.
+
+This is one module because all three modes share what is read, and the grounds on which they refuse.
 """
 
 import time

@@ -134,7 +134,7 @@ def test_rows_are_those_that_were_folded_with_all_decisions_and_failures(
     assert plan.leader_epoch == 3
 
 
-def test_a_fold_ends_once_nobody_wants_it_any_more(rebuilt: Rebuilt) -> None:
+def test_a_fold_ends_once_no_caller_wants_it(rebuilt: Rebuilt) -> None:
     planning = rebuild._Planning(SETTINGS, JOB, 0, IDS, lambda: not rebuilt.read)
     with pytest.raises(Lost, match="no longer wanted"):
         planning.plan("refold", 0)

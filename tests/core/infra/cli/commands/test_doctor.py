@@ -84,7 +84,10 @@ def test_a_role_without_a_member_fails_on_a_quiet_pipeline_but_a_retired_group_d
     assert missing(pipeline="copy") == ["processor", "sink.audit.copy"], "the pipeline of this doctor"
 
 
-def test_doctor_says_what_is_wrong_and_what_to_do(capfd: pytest.CaptureFixture[str]) -> None:
+def test_doctor_says_what_is_wrong_and_what_to_do(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SESSIONARY_SPOOL_DIR", str(tmp_path))  # no client has run there
     assert run(["doctor", "--json"]) == 1
     out, err = capfd.readouterr()
     found = {check["check"]: check for check in map(json.loads, out.splitlines())}
