@@ -14,7 +14,8 @@ from tests.integration.sink_rig import produce_records
 from tests.integration.test_lag import running_exporter
 from tests.support.clickhouse_rows import insert_records
 from tests.support.metrics_page import metric_values, read_page
-from tests.support.sink_records import audit_record, batch_record
+from tests.support.pipelines import run_sql
+from tests.support.sink_records import audit_record
 from tests.support.waiting import wait_until
 
 _RECORDS = 5_000
@@ -27,9 +28,11 @@ def test_an_exporter_serves_every_metric_and_the_pipeline_moves_them(
     """A member of a sink's group commits a few records a round: it has a lag that shrinks."""
     topic, moved = kafka.topics.audit, set[str]()
     produce_records(kafka, topic, [(0, b"record")] * _RECORDS)
-    now_us = time.time_ns() // 1_000 - 300 * 1_000_000
-    transactions = [batch_record(0, number, started_at=now_us, cleanup=number - 1) for number in (1, 2)]
-    produce_records(kafka, kafka.topics.batches, [(0, encode_record(each)) for each in transactions])
+    run_sql(  # a transaction that counts a clean-up, and landed long enough ago to be compared
+        tables,
+        f"INSERT INTO {tables.clickhouse_database}.batches (partition, number, last_offset, started_at, landed_at, "
+        "cleanup, tasks, migrations, quotas) SELECT 0, 1, 9, now64(6) - 300, now64(3) - 200, 1, 0, 0, 0",
+    )
     group = f"{kafka.topic_prefix}.sink.audit"
     member = Consumer({**kafka.client_config(), "group.id": group, "enable.auto.commit": False})
     member.subscribe([topic])
