@@ -181,8 +181,8 @@ class Assignment:
     async def plan_rebuild(self, partition: int, mode: RebuildMode) -> RebuildPlan:
         """Return what a rebuild of a halted partition would write; see `rebuild.plan_rebuild`.
 
-        Ends after `PLAN_S_MAX`, when no caller waits for it any more: plans that go on would take the
-        turns of partitions that open.
+        Ends after `PLAN_S_MAX`, when no caller waits any more: plans that go on would take turns
+        of partitions that open.
         """
         ends_s = time.monotonic() + PLAN_S_MAX
         try:
