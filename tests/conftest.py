@@ -12,6 +12,7 @@ Logs are in `build/logs`; if a test fails, the ends of its logs are printed.
 """
 
 import gc
+import os
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -61,7 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
         names = ", ".join(map(str, stale[:3]))
         pytest.exit(f"{len(stale)} compiled modules are older than their sources ({names}, …): make native", 4)
     _leave_out_interpreted(config)
-    start_run()
+    # A client without a folder of its own spools there, not in the home of who runs the tests.
+    os.environ["XDG_STATE_HOME"] = str(start_run() / "state")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if config.getoption("groups") and reporter is not None:
         config.pluginmanager.register(Groups(reporter))
