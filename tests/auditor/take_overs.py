@@ -18,8 +18,6 @@ from tests.auditor.evidence import Evidence
 from tests.auditor.run_model import RUN_TYPES
 
 Session = tuple[str, str]  # tenant, session
-# What an agent tries after its freeze, so that something was rejected of each kind.
-TRIED = frozenset({"state_updated", "snapshot_created", "tool_call_succeeded", "session_activity"})
 _EPOCH_EXEMPT = ("session_created", "resources_released")
 _READ = frozenset(
     {"run_queued", "run_started", "state_updated", "session_created", "snapshot_created", "session_paused"}
@@ -165,5 +163,3 @@ def _find_claim_faults(trail: Trail, claim: Row) -> Iterator[str]:
         yield f"the call under {key} succeeded {trail.successes[key]} times"
     if not {source, target} <= {service for _, _, service in trail.versions}:
         yield f"its content was not changed by both services: {trail.versions}"
-    if missing := TRIED - {event.event_type for event in trail.stale if event.service == source}:
-        yield f"after its freeze the agent did not try {', '.join(sorted(missing))}"

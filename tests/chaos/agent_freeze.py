@@ -46,8 +46,13 @@ def find_agent_faults(frozen_at: str, reported: Reported) -> list[str]:
         faults.append(f"the target left the content {left}")
     if not source.get("fenced_by"):
         faults.append("the source was not notified that it is fenced off")
-    if "sync" in source.get("failures", {}):
+    failures = dict(source.get("failures", {}))
+    if failures.pop("sync", None) is not None:
         faults.append("the source's sync raised no SessionFenced")
+    failures.pop("order", None)  # its call may have been resolved by the target meanwhile
+    for verb, error in sorted(failures.items()):  # one that did not fail was sent before it was told
+        if not error.startswith("SessionFenced"):
+            faults.append(f"the source's {verb} raised {error}, and no SessionFenced")
     if reported.orders != 1:
         faults.append(f"{reported.orders} orders were placed")
     if frozen_at == AFTER_EFFECT and reported.requests != 1:

@@ -50,6 +50,10 @@ def test_agents_that_hand_over_in_order_have_no_fault(frozen_at: str) -> None:
         ({"source": {"failures": {}}}, "the source was not notified that it is fenced off"),
         ({"source": {"fenced_by": "q", "failures": {"sync": "none"}}}, "the source's sync raised no SessionFenced"),
         (
+            {"source": {"fenced_by": "q", "failures": {"order": "Lost()", "update": "NotAllowed()"}}},
+            "the source's update raised NotAllowed(), and no SessionFenced",
+        ),
+        (
             {"target": {**RIGHT.target, "left": {"by": "source", "step": 2}}},
             "the target left the content {'by': 'source', 'step': 2}",
         ),

@@ -131,11 +131,10 @@ def test_an_epoch_that_falls_is_named(fenced: Evidence) -> None:
     assert any("fall: [1, " in text for text in complaints(with_audits(fenced, fall)))
 
 
-def test_a_claim_after_which_nothing_happened_is_no_proof() -> None:
+def test_a_session_that_no_service_took_over_is_no_proof() -> None:
     idle = TakeOverRig()
     idle.take_over()
-    (text,) = complaints(idle.evidence())
-    assert "the agent did not try session_activity, snapshot_created, state_updated, tool_call_succeeded" in text
+    assert complaints(idle.evidence()) == [], "an agent that is told in time sends nothing more"
     never = TakeOverRig().evidence()
     found = complaints(never)
     assert any(f"its owners are ['{SOURCE}'], not {SOURCE}, then {TARGET}" in text for text in found)
