@@ -23,14 +23,20 @@ def is_blocked(settings: SinkSettings, partition: int, reason: str) -> bool:
     return f"sessionary_sink_partition_blocked{{{labels}}} 1.0" in scrape_metrics(settings)
 
 
-def test_records_deleted_before_they_were_read_halt_their_partition_and_no_other(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings
-) -> None:
+def store_first_rows(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> SinkSettings:
+    """Let a sink store three records of partition 1; return its settings."""
     make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
     produce_ticks(kafka, 1, 3)
     with sink_in_thread("history", settings):
         wait_until(rows_equal(clickhouse, _COUNTS, [3, 0]), 60, "the first rows")
+    return settings
+
+
+def test_records_deleted_before_they_were_read_halt_their_partition_and_no_other(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    settings = store_first_rows(kafka, clickhouse)
     produce_ticks(kafka, 1, 4)
     place = TopicPartition(kafka.topics.events, 1, 5)
     admin = AdminClient(kafka.client_config())  # the answer needs it
@@ -46,11 +52,7 @@ def test_records_deleted_before_they_were_read_halt_their_partition_and_no_other
 
 
 def test_a_topic_that_was_made_again_halts_its_partitions(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
-    make_tables(clickhouse)
-    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
-    produce_ticks(kafka, 1, 3)
-    with sink_in_thread("history", settings):
-        wait_until(rows_equal(clickhouse, _COUNTS, [3, 0]), 60, "the first rows")
+    settings = store_first_rows(kafka, clickhouse)
     make_topic_again(kafka, kafka.topics.events)
     produce_ticks(kafka, 1, 5)
     with sink_in_thread("history", settings):
@@ -66,11 +68,7 @@ def test_a_topic_that_was_made_again_halts_its_partitions(kafka: KafkaSettings, 
 def test_a_copy_of_a_topic_is_read_on_where_the_former_one_was_left(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    make_tables(clickhouse)
-    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
-    produce_ticks(kafka, 1, 3)
-    with sink_in_thread("history", settings):
-        wait_until(rows_equal(clickhouse, _COUNTS, [3, 0]), 60, "the first rows")
+    settings = store_first_rows(kafka, clickhouse)
     make_topic_again(kafka, kafka.topics.events)
     produce_ticks(kafka, 1, 5)  # the first three are the copied ones
     with sink_in_thread("history", settings.model_copy(update={"sink_accept_topics": True})):

@@ -192,7 +192,7 @@ class ControlApiClient:
         # A header is sent in latin-1: so the token arrives in UTF-8.
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
         headers = {"Authorization": bearer, "Content-Type": "application/json", **more}
-        content = None if body is None and method == "GET" else json.dumps(body).encode() if body is not None else b""
+        content = None if method == "GET" else b"" if body is None else json.dumps(body).encode()
         try:
             is_repeatable = method == "GET" or "Idempotency-Key" in more
             answer = servers.send(

@@ -132,15 +132,14 @@ def find_setting_faults(workers: Sequence[Document]) -> list[Finding]:
     """Return the settings that must be the same in all workers and are not, with their values."""
     reported = {str(worker["instance"]): worker["settings"] for worker in workers if worker.get("settings")}
     names = dict.fromkeys(name for settings in reported.values() for name in settings)
-    return [
-        Finding(
-            f"{name} differs: "
-            + ", ".join(f"{instance} has {_setting_text(value)}" for instance, value in values.items()),
-            f"set {name} alike for all workers, and restart those that are wrong",
-        )
-        for name in names
-        if len(set((values := {one: settings.get(name) for one, settings in reported.items()}).values())) > 1
-    ]
+    findings = []
+    for name in names:
+        values = {instance: settings.get(name) for instance, settings in reported.items()}
+        if len(set(values.values())) > 1:
+            shown = ", ".join(f"{instance} has {_setting_text(value)}" for instance, value in values.items())
+            advice = f"set {name} alike for all workers, and restart those that are wrong"
+            findings.append(Finding(f"{name} differs: {shown}", advice))
+    return findings
 
 
 def find_key_faults(processors: Sequence[Document], quota_workers: Sequence[Document]) -> list[Finding]:

@@ -94,10 +94,11 @@ class RunSteps:
         """Run a step and return its output; `given` is its input. Raises as `Run.step` does."""
         full_name = _checked_name(name if key is None else f"{name} [{_checked_key(key)}]")
         place = current_scope().place
-        is_inside = place is not None and place.recorder is self._recorder
-        # A step that is done does not begin its inner steps again: these count by themselves.
-        path = place.find_path() if place is not None and is_inside else self._find_path(None)
-        calls = place.calls if place is not None and is_inside else self._outside
+        if place is not None and place.recorder is self._recorder:
+            # A step that is done does not begin its inner steps again: these count by themselves.
+            path, calls = place.find_path(), place.calls
+        else:
+            path, calls = self._find_path(None), self._outside
         full_name = full_name if path is None else f"{path}/{full_name}"
         number, is_done = calls.take_number(full_name), False
         try:

@@ -218,7 +218,7 @@ class ListPages:
     async def waiting(self, request: Request) -> Response:
         """Answer `GET /v1/waiting` with a `waiting_head` for each question. Raises `Problem`."""
 
-        def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
+        def describe(row: SessionState, committed: PartitionState, _caller: Caller) -> dict[str, Any] | None:
             return waiting_head(row, committed) if row.question is not None else None
 
         return await self._answer_operator(request, "waiting", _is_session_key, describe)
@@ -234,15 +234,14 @@ class ListPages:
         def fits_key(key: bytes) -> bool:
             return _is_session_key(key) and key.endswith(end)
 
-        caller = self._tokens.find_caller(request.headers.get("Authorization"))
-
-        def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
-            return None if caller is None else open_head(row, committed, caller)
-
-        return await self._answer_operator(request, "open_requests", fits_key, describe)
+        return await self._answer_operator(request, "open_requests", fits_key, open_head)
 
     async def _answer_operator(
-        self, request: Request, name: str, fits_key: Callable[[bytes], bool], describe: Describe
+        self,
+        request: Request,
+        name: str,
+        fits_key: Callable[[bytes], bool],
+        describe: Callable[[SessionState, PartitionState, Caller], dict[str, Any] | None],
     ) -> Response:
         """Return a list of sessions of the caller's tenant; of all for an operator without one.
 
@@ -257,7 +256,7 @@ class ListPages:
 
         def describe_visible(row: Any, committed: PartitionState) -> dict[str, Any] | None:
             is_visible = isinstance(row, SessionState) and caller.may_see(row.user_id)
-            return describe(row, committed) if is_visible else None
+            return describe(row, committed, caller) if is_visible else None
 
         wanted = _wanted(request, tenant_id or "", fits_key, describe_visible, self._settings.keys)
         if tenant_id is None:

@@ -82,10 +82,13 @@ def answer_verdict(
 
     No answer to a verdict on a claim that still waits: another verdict will follow.
     """
-    is_held = claim is not None and claim.offset == verdict.offset
-    if verdict.quota == "UNKNOWN" or (is_held and claim is not None and not claim.granted):
+    if verdict.quota == "UNKNOWN":
         return ()
-    step: QuotaStep = "taken" if is_held else "released"
+    step: QuotaStep = "released"
+    if claim is not None and claim.offset == verdict.offset:
+        if not claim.granted:
+            return ()
+        step = "taken"
     return (ClaimAnswered(QuotaNotice(verdict.quota, step, *session, verdict.run_id, verdict.offset)),)
 
 
