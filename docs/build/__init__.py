@@ -11,6 +11,7 @@ schema_page           the page of events and records
 control_api_page      the page of the control API
 clickhouse_page       tables, views, columns, and answers to questions
 commands_page         the page of the commands
+verbs_page            the page of the client's verbs
 alert_rules           Prometheus' rules with their defaults
 dashboards/           Grafana's dashboards, and their pictures
 marked_text           text between two marks of a document

@@ -15,6 +15,7 @@ from docs.build import (
     schema_page,
     settings_table,
     transition_docs,
+    verbs_page,
 )
 from docs.build.dashboards import boards
 
@@ -28,6 +29,7 @@ PARTS: Final[Mapping[str, Callable[[], Iterable[Path]]]] = {
     "control_api": control_api_page.write,
     "clickhouse": clickhouse_page.write,
     "commands": commands_page.write,
+    "verbs": verbs_page.write,
     "dashboards": boards.write,
     "alerts": alert_rules.write,
 }

@@ -44,6 +44,7 @@ def test_without_being_asked_for_the_compiled_core_a_build_is_pure(installed: di
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert [name for name in archive.namelist() if name.endswith((".so", ".pyd", ".c"))] == []
+        assert "## Session, as `session`" in archive.read("sessionary/producers/verbs.md").decode()
 
 
 def test_a_platform_wheel_has_the_pure_one_s_files_and_an_extension_of_each_compiled_module(

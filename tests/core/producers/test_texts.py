@@ -117,3 +117,18 @@ def test_an_asyncio_session_checks_progress_too() -> None:
             await work(session)
 
     asyncio.run(main())
+
+
+UNKNOWN: dict[str, Callable[[Session], object]] = {
+    "a verb": lambda session: session.info("read", foo=5),  # type: ignore[call-arg]
+    "a verb's own argument, misspelt": lambda session: session.message("user", "hi", nam="foo"),  # type: ignore[call-arg]
+    "a block": lambda session: session.metadata(foo=5),  # type: ignore[call-arg]
+}
+
+
+@pytest.mark.parametrize("where", UNKNOWN)
+def test_an_unknown_argument_is_named_with_those_that_exist(where: str) -> None:
+    client, _ = memory_client()
+    expected = pytest.raises(TypeError, match=r"no verb has the argument (foo|nam); the metadata .* are run_id, ")
+    with client, client.session(user_id="u") as session, expected:
+        UNKNOWN[where](session)

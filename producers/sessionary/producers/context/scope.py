@@ -352,7 +352,10 @@ def envelope_fields(metadata: EventMetadata, occurred_us: int | None = None) -> 
     """Return metadata as envelope fields. Raises `TypeError` for an unknown name."""
     if not metadata and occurred_us is None:
         return NO_FIELDS
-    return EnvelopeFields(**metadata, occurred_at=occurred_us)
+    try:
+        return EnvelopeFields(**metadata, occurred_at=occurred_us)
+    except TypeError:
+        raise _unknown_metadata(metadata) from None
 
 
 def epoch_us(occurred_at: datetime) -> int:
@@ -367,7 +370,16 @@ def epoch_us(occurred_at: datetime) -> int:
 
 def block_fields(metadata: BlockMetadata) -> EnvelopeFields:
     """Return a block's metadata as envelope fields. Raises `TypeError` for an unknown name."""
-    return EnvelopeFields(**metadata)
+    try:
+        return EnvelopeFields(**metadata)
+    except TypeError:
+        raise _unknown_metadata(metadata) from None
+
+
+def _unknown_metadata(metadata: Mapping[str, object]) -> TypeError:
+    known = [name for name in EnvelopeFields._fields if name != "occurred_at"]
+    unknown = ", ".join(name for name in metadata if name not in known)
+    return TypeError(f"no verb has the argument {unknown}; the metadata of an event are {', '.join(known)}")
 
 
 def complete_fields(session_id: str, fields: EnvelopeFields) -> EnvelopeFields:
