@@ -76,7 +76,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--go-on-s", type=float, default=GO_ON_S_MAX, help="how long after a fault everything must go on, in seconds"
     )
-    parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>.json")
+    parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>-on-<brokers>.json")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs even if nothing differs")
     given = parser.parse_args(argv)
     if given.minutes <= 0 or given.rate <= 0:
@@ -275,11 +275,12 @@ def main(argv: Sequence[str]) -> int:
     options = _options(argv)
     namespace = enter_namespace(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-    logs = _BUILD / str(options.seed)
+    run = f"{options.seed}-on-{options.brokers}"  # the same seed may run on one broker beside it
+    logs = _BUILD / run
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     result = _run(options, logs, namespace=namespace)
-    target = options.json or _BUILD / f"{options.seed}.json"
+    target = options.json or _BUILD / f"{run}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(as_json(result), indent=1) + "\n")
     for line in format_report(result):
@@ -291,7 +292,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     arguments = " ".join([f"--brokers {options.brokers}", *(f"--only '{kind}'" for kind in options.only)])
     again = f'make chaos MINUTES={options.minutes:g} SEED={options.seed} ARGS="{arguments}"'
-    _say(f"{len(result.differences)} differences; logs in build/chaos/{options.seed}; to repeat: {again}")
+    _say(f"{len(result.differences)} differences; logs in build/chaos/{run}; to repeat: {again}")
     return 1
 
 

@@ -41,6 +41,45 @@ with SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1") a
         assert run.step("pay", pay, 5) == "paid 5"
     assert client.for_tenant("globex") is not client
 """
+# The verbs that need others: a worker of tasks, a person, a service that takes the session over.
+_TASKS = """
+from sessionary.producers.tasks import task
+
+@task("count")
+def count(ctx, input):
+    ctx.report_progress(1, 1)
+    return {"counted": len(input)}
+"""
+_WITH_OTHERS = """
+import subprocess, threading
+from sessionary.producers import SessionClient
+
+ANSWER = "\\n".join((
+    "set -a; . ./operator.env; set +a",
+    "until sessionary question list --tenant acme --json | grep -q {0}; do :; done",
+    "sessionary question approve {0} --tenant acme",
+))
+taken = threading.Event()
+
+def take(session):
+    session.complete()
+    taken.set()
+
+with (
+    SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1") as client,
+    SessionClient(tenant_id="acme", service_id="archive", agent_id="agent-2") as archive,
+):
+    archive.accept_migrations(take)
+    with client.session(user_id="u1") as session:
+        task_id = session.start_task("count", {"a": 1})
+        *_, last = client.watch_task(task_id)
+        assert client.get_task_results(task_id)["result"] == {"counted": 1}, last
+        person = subprocess.Popen(["bash", "-c", ANSWER.format(session.session_id)])
+        answer = session.ask("pay it?")
+        assert person.wait() == 0 and answer.approved and answer.by == "on-call", answer
+        session.migration.move(to="archive")
+    assert taken.wait(60)
+"""
 
 
 class RoleRow(NamedTuple):
@@ -98,15 +137,25 @@ class Operator:
     def start_role(self, row: RoleRow) -> str:
         """Start a role; return the address of its pages."""
         env = self._environment(row)
-        words = ["env", "-i", *(f"{name}={value}" for name, value in env.items())]
-        self._processes.run([*words, "bash", "-c", f"cd {self._folder}; exec {row.command}"], name=row.name)
+        self._start(row.command, env, row.name)
         port = env.get("SESSIONARY_API_PORT") or env["SESSIONARY_METRICS_PORT"]
         return f"http://{LOOPBACK}:{port}/readyz"
+
+    def start_tasks(self) -> None:
+        """Start a worker that carries out the service's tasks, with the files that agents get."""
+        (self._folder / "counting.py").write_text(_TASKS, "utf-8")
+        command = "sessionary serve task-worker --module counting --tenant acme --service billing"
+        env = self._environment(RoleRow(("kafka.env", "agent.env"), (), command)) | {"PYTHONPATH": str(self._folder)}
+        self._start(command, env, "task-worker")
 
     def run_agent(self, program: str, **more: str) -> str:
         """Run a program with the files that agents get."""
         env = self._environment(RoleRow(("kafka.env", "agent.env"), (), "")) | more
         return self._run("python - <<'END'\n" + program + "\nEND", env)
+
+    def _start(self, command: str, env: Mapping[str, str], name: str) -> None:
+        words = ["env", "-i", *(f"{key}={value}" for key, value in env.items())]
+        self._processes.run([*words, "bash", "-c", f"cd {self._folder}; exec {command}"], name=name)
 
     def _environment(self, row: RoleRow) -> dict[str, str]:
         lines = [line for name in row.files for line in (self._folder / name).read_text().splitlines()]
@@ -152,14 +201,15 @@ def test_the_page_sets_up_a_pipeline_on_which_every_verb_of_a_client_works(
     pages = [operator.start_role(row) for row in roles if row.name != _QUOTAS]
     wait_until(lambda: all(map(_is_ready, pages)), 180, "the roles to be ready", pause_s=0.3)
     operator.run_block(look)
-    operator.run_agent(program + _FURTHER)
+    operator.start_tasks()
+    operator.run_agent(program + _FURTHER + _WITH_OTHERS)
     operator.run_block(limits)
     (quotas,) = (row for row in roles if row.name == _QUOTAS)
     page = operator.start_role(quotas)
     wait_until(lambda: _is_ready(page), 120, "the role quotas to be ready", pause_s=0.3)
     operator.repeat_block(rules, 120, "quotas in force in each partition")
-    operator.run_agent(program + _FURTHER, SESSIONARY_QUOTAS="true")
+    operator.run_agent(program + _FURTHER + _WITH_OTHERS, SESSIONARY_QUOTAS="true")
     database = clickhouse.clickhouse_database
-    ended = f"SELECT uniqExact(session_id) FROM {database}.v_transitions WHERE reason_code = 'closed'"
-    wait_until(lambda: run_sql(clickhouse, ended).strip() == "4", 60, "the ends of four sessions")
+    ended = f"SELECT countIf(reason_code = 'closed'), countIf(reason_code = 'completed') FROM {database}.v_transitions"
+    wait_until(lambda: run_sql(clickhouse, ended).split() == ["4", "2"], 60, "the ends of six sessions")
     assert run_sql(clickhouse, f"SELECT count() FROM {database}.v_rejected").strip() == "0"
