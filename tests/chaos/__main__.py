@@ -76,7 +76,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--go-on-s", type=float, default=GO_ON_S_MAX, help="how long after a fault everything must go on, in seconds"
     )
-    parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>-on-<brokers>.json")
+    parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<run>.json")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs even if nothing differs")
     given = parser.parse_args(argv)
     if given.minutes <= 0 or given.rate <= 0:
