@@ -71,7 +71,7 @@ with (
 ):
     archive.accept_migrations(take)
     with client.session(user_id="u1") as session:
-        task_id = session.start_task("count", {"a": 1})
+        task_id = session.start_task("count", {"a": 1}, timeout_s=60)
         *_, last = client.watch_task(task_id)
         assert client.get_task_results(task_id)["result"] == {"counted": 1}, last
         person = subprocess.Popen(["bash", "-c", ANSWER.format(session.session_id)])
