@@ -4,6 +4,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.ports import free_port
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import query_numbers, rows_equal, settings_for, sink_in_thread
@@ -71,6 +72,12 @@ def test_a_copy_of_a_topic_is_read_on_where_the_former_one_was_left(
     settings = store_first_rows(kafka, clickhouse)
     make_topic_again(kafka, kafka.topics.events)
     produce_ticks(kafka, 1, 5)  # the first three are the copied ones
-    with sink_in_thread("history", settings.model_copy(update={"sink_accept_topics": True})):
+    copy = ask_topic_id(AdminConnection(kafka), kafka.topics.events, 60)
+    accepting = settings.model_copy(update={"sink_accept_topics": copy})
+    with sink_in_thread("history", accepting):
         wait_until(rows_equal(clickhouse, _COUNTS, [5, 0]), 60, "the rows of the new topic")
     assert query_numbers(clickhouse, "SELECT count(), uniqExact(topic_id) FROM {db}.history") == [5, 2]
+    make_topic_again(kafka, kafka.topics.events)
+    produce_ticks(kafka, 1, 9)
+    with sink_in_thread("history", accepting):  # the copy was accepted, this topic was not
+        wait_until(lambda: is_blocked(settings, 1, "topic_replaced"), 60, "the partition to be halted")

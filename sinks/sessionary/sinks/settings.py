@@ -120,9 +120,11 @@ class SinkSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings):
         description="partitions whose lost records a sink gives up, such as 0,2: it continues where the log begins",
         pattern=r"^(\d+(,\d+)*)?$",
     )
-    sink_accept_topics: bool = Field(
-        default=False,
-        description="a sink continues at its offset in a topic that is a copy of the former one, with the same offsets",
+    sink_accept_topics: str = Field(
+        "",
+        description="ids of topics that are copies of the former ones, with the same offsets; separated by commas: "
+        "a sink continues there at its offset",
+        pattern=r"^([^,\s]+(,[^,\s]+)*)?$",
     )
     sink_session_timeout_ms: int = Field(
         8_000,
@@ -134,6 +136,11 @@ class SinkSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings):
     metrics_port: int | None = Field(
         None, description="port of /metrics, /healthz and /readyz; not served if unset", ge=1, le=65_535
     )
+
+    @property
+    def accepted_topics(self) -> frozenset[str]:
+        """The ids of `sink_accept_topics`."""
+        return frozenset(self.sink_accept_topics.split(",")) - {""}
 
     @property
     def accepted_gaps(self) -> frozenset[int]:

@@ -120,7 +120,7 @@ class SinkConsumer:
         self._writer = PlanWriter(self._topic, lambda: self._consumer, target, clock, watchdog, read_ranges)
         self._guard = group_offsets.LogGuard(
             *(self._topic, block_limits(settings, definition.topic), settings.accepted_gaps, self._blocked),
-            accepts_copies=settings.sink_accept_topics,
+            copies=settings.accepted_topics,
         )
 
     def run(self, stop: threading.Event) -> None:

@@ -22,7 +22,7 @@ _HELP: Final = (
     "sessionary integrity check lists the missing records. To give them up, restart this sink once with "
     "SESSIONARY_SINK_ACCEPT_GAPS={}: the sink continues where the log begins"
 )
-_COPIES: Final = "SESSIONARY_SINK_ACCEPT_TOPICS=true: it continues at its offset"
+_COPIES: Final = "SESSIONARY_SINK_ACCEPT_TOPICS={}: it continues at its offset"
 # After a fatal error a consumer answers `_FATAL` to every call, and fetches nothing any more.
 _FENCED_CODES: Final = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
 # The log has no record at the offset from which a partition is read.
@@ -113,13 +113,14 @@ class LogGuard:
         accepted_gaps: Collection[int],
         blocked: BlockedPartitions,
         *,
-        accepts_copies: bool = False,
+        copies: Collection[str] = (),
     ) -> None:
         """`accepted_gaps`: the partitions that continue where the log begins.
 
-        `accepts_copies`: another topic of the name has the records of the former one.
+        `copies`: ids of topics that have the records of the former topic of their name. Ids, so
+        that a topic that is made again later is none of them.
         """
-        self._accepts_copies = accepts_copies
+        self._copies = copies
         self._topic = topic
         self._limits = limits
         self._accepted_gaps = accepted_gaps
@@ -148,7 +149,7 @@ class LogGuard:
             committed = place.offset if place.offset >= 0 else None
             former = parse_metadata(place.metadata).topic_id if committed is not None else stored_id
             is_sure = committed is not None or len(stored) == 1  # else it is not known which topic was copied
-            if former is not None and self.is_replaced(former) and self._accepts_copies and is_sure:
+            if former is not None and self.is_replaced(former) and self.topic_id in self._copies and is_sure:
                 if committed is None:
                     after_rows = read_next(former) if after_rows is None else after_rows
                     committed = after_rows.get(place.partition)
@@ -226,5 +227,7 @@ class LogGuard:
             f"another topic is named {self._topic} now: its id was {former}, and is {topic_id}. It was deleted and "
             "made again, or the pipeline was moved to a copy"
         )
-        copies = "If it has the same records at the same offsets, restart this sink once with " + _COPIES
+        copies = "If it has the same records at the same offsets, restart this sink once with " + _COPIES.format(
+            topic_id
+        )
         self._blocked.halt_partition(partition, TOPIC_REPLACED, f"{what}. {copies}. Else {_HELP.format(partition)}")

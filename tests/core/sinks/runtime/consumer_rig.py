@@ -78,9 +78,7 @@ class FakeTarget:
 class SinkRig:
     """One sink and everything around it. `run_steps` takes one step for each call of `consume`."""
 
-    def __init__(
-        self, watchdog: CallWatchdog | None = None, accept_gaps: str = "", *, accepts_copies: bool = False
-    ) -> None:
+    def __init__(self, watchdog: CallWatchdog | None = None, accept_gaps: str = "", *, copies: str = "") -> None:
         self.kafka, self.clock, self.target = FakeConsumer(TOPIC), FakeClock(), FakeTarget()
         self.metrics = SinkMetrics("history", "g")
         self.consumers: list[FakeConsumer] = []  # that were opened
@@ -91,7 +89,7 @@ class SinkRig:
         self.log_watch = LogWatch(lambda: self.log_ends, self.clock, lambda: self.topic_id)
         self.sink = SinkConsumer(
             SINKS["history"],
-            SETTINGS.model_copy(update={"sink_accept_gaps": accept_gaps, "sink_accept_topics": accepts_copies}),
+            SETTINGS.model_copy(update={"sink_accept_gaps": accept_gaps, "sink_accept_topics": copies}),
             self.metrics,
             target=self.target,
             open_consumer=self._open_consumer,

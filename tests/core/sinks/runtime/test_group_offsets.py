@@ -84,9 +84,9 @@ def test_an_offset_beyond_the_log_s_end_halts_the_partition() -> None:
     assert rig.kafka.offsets[0] == (9, "")
 
 
-def replaced_rig(accept_gaps: str = "", *, accepts_copies: bool = False) -> SinkRig:
+def replaced_rig(accept_gaps: str = "", *, copies: str = "") -> SinkRig:
     """Return a sink whose group read another topic of the same name up to offset 2."""
-    rig = SinkRig(accept_gaps=accept_gaps, accepts_copies=accepts_copies)
+    rig = SinkRig(accept_gaps=accept_gaps, copies=copies)
     rig.topic_id = "id-2"
     rig.kafka.append_records(0, 4)
     rig.kafka.offsets[0] = 2, Intent(3, 2, 7, "id-1").to_metadata()
@@ -119,7 +119,7 @@ def test_a_new_topic_that_is_accepted_is_read_from_its_beginning() -> None:
 
 
 def test_a_copy_that_is_accepted_is_read_on_and_a_declared_block_is_repeated_as_it_was() -> None:
-    rig = replaced_rig(accepts_copies=True)
+    rig = replaced_rig(copies="id-9,id-2")
     rig.kafka.append_records(0, 1)
     rig.run_steps(lambda: rig.kafka.schedule_assignment(0, 1), lambda: None, lambda: rig.advance(1.0), lambda: None)
     assert written(rig, 0) == [2, 3, 4]
@@ -127,8 +127,22 @@ def test_a_copy_that_is_accepted_is_read_on_and_a_declared_block_is_repeated_as_
     assert tokens == ["g:t:id-1:0:2-3", "g:t:id-2:0:4-4"]
 
 
+def test_a_topic_that_was_made_again_after_an_accepted_copy_halts_its_partitions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig, seen = replaced_rig(copies="id-1,true"), list[float | None]()
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0),
+        lambda: None,
+        lambda: rig.advance(1_000.0),
+        lambda: seen.append(blocked(rig, 0, "topic_replaced")),
+    )
+    assert (seen, written(rig, 0)) == ([1], [])
+    assert "restart this sink once with SESSIONARY_SINK_ACCEPT_TOPICS=id-2: it continues" in caplog.text
+
+
 def test_a_copy_of_a_topic_whose_offsets_are_gone_is_read_on_after_the_stored_rows() -> None:
-    rig = SinkRig(accepts_copies=True)
+    rig = SinkRig(copies="id-2")
     rig.topic_id, rig.target.topic_ids = "id-2", {"id-1"}
     rig.target.next_offsets = {"id-1": {0: 3}}
     rig.kafka.append_records(0, 5)
@@ -139,7 +153,7 @@ def test_a_copy_of_a_topic_whose_offsets_are_gone_is_read_on_after_the_stored_ro
 
 
 def test_a_copy_that_ends_before_the_group_s_offset_is_no_copy() -> None:
-    rig, seen = SinkRig(accepts_copies=True), list[float | None]()
+    rig, seen = SinkRig(copies="id-2"), list[float | None]()
     rig.topic_id, rig.target.topic_ids = "id-2", {"id-1"}
     rig.target.next_offsets = {"id-1": {0: 9}}
     rig.kafka.append_records(0, 5)
