@@ -94,7 +94,7 @@ test: $(DEV)
 test-long: $(DEV)
 	@$(FRESH) $(BIN)/pytest $(TESTS) --level=long tests
 
-# All other tests, two hours in parts, with a summary in build/soak: make soak, make soak PART='sinks load'.
+# All other tests, two and a half hours in parts, with a summary in build/soak: make soak, make soak PART='sinks load'.
 soak: $(DEV)
 	@$(FRESH) $(BIN)/python -m tests.soak $(PART) -- $(TESTS)
 
