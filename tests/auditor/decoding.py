@@ -256,6 +256,8 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "hold": None,  # by whom an operator's is, and for how long in ms
         "answer": None,  # id of its question, whether it approves, reason code, by whom, text
         "holder_epoch": 0,
+        "exchanges": 0,
+        "turn_by": 0,
         "producers": {},
         "forgotten": {},
         "cleanups": {},

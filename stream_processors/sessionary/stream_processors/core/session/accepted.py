@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value
-from sessionary.schemas.events import MessageAppended, SessionTakenOver, SnapshotCreated, StateUpdated
+from sessionary.schemas.events import (
+    MessageAppended,
+    SessionPhaseChanged,
+    SessionTakenOver,
+    SnapshotCreated,
+    StateUpdated,
+)
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
@@ -21,6 +27,7 @@ from sessionary.stream_processors.core.model import Decision
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import fill_gap, hash_producer
 from sessionary.stream_processors.core.session.admission import used_tokens
+from sessionary.stream_processors.core.session.clocks import WAITING
 from sessionary.stream_processors.core.session.facts import (
     BeatFenced,
     CleanupReleased,
@@ -45,10 +52,26 @@ _FILLING = WORK - RUN_EVENTS - CONTENT_CHANGES  # work that may fill a gap later
 AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
 
-def _move_phase(state: SessionState, payload: Any, now_ms: int) -> SessionFact | Objection:
-    if (state.phase, payload.phase) in PHASES[state.state]:
-        return PhaseMoved(payload.phase, now_ms)
-    return Objection("phase_order", f"{payload.phase} does not follow {state.phase} in {state.state}")
+def move_phase(state: SessionState, event: Event, now_ms: int) -> PhaseMoved | Objection:
+    """Let the sender of an event move the phase.
+
+    In Active that may be a turn, an exchange with the user, which one process has at a time: it
+    begins in any phase without an open turn, and ends with the phase `waiting`.
+    """
+    assert isinstance(event.payload, SessionPhaseChanged)
+    before, phase = state.phase, event.payload.phase
+    if (before, phase) not in PHASES[state.state]:
+        return Objection("phase_order", f"{phase} does not follow {before} in {state.state}")
+    turn_by = state.turn_by
+    if phase == WAITING:
+        if turn_by not in (0, hash_producer(event.envelope.producer_id)):
+            return Objection("phase_order", "another process is in a turn: it ends the turn itself")
+        turn_by = 0
+    elif phase == "processing" and before in (WAITING, "processing"):
+        if turn_by:
+            return Objection("phase_order", "a process is in a turn already: the next turn begins after its end")
+        turn_by = hash_producer(event.envelope.producer_id)
+    return PhaseMoved(phase, now_ms, turn_by)
 
 
 def _update_content(state: SessionState, payload: StateUpdated, now_ms: int) -> SessionFact | Objection:
@@ -157,7 +180,6 @@ def reject_beat(row: SessionState, event: Event, why: Objection) -> Decision:
 
 
 _SPECIAL_RULES: Final[dict[str, AcceptRule]] = {
-    "session_phase_changed": _move_phase,
     "state_updated": _update_content,
     "heartbeat": _see_heartbeat,
     "resources_released": _release_cleanup,

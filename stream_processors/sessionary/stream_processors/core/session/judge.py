@@ -49,7 +49,13 @@ from sessionary.stream_processors.core.sequencing import (
     epoch_rejection,
     hash_event_id,
 )
-from sessionary.stream_processors.core.session.accepted import decide_replayed, reject_beat, rule_for, take_over_session
+from sessionary.stream_processors.core.session.accepted import (
+    decide_replayed,
+    move_phase,
+    reject_beat,
+    rule_for,
+    take_over_session,
+)
 from sessionary.stream_processors.core.session.admission import used_tokens
 from sessionary.stream_processors.core.session.children import (
     NOTHING,
@@ -405,6 +411,8 @@ def _judge_in_state(
     if rule is not None:
         if event_type == "session_taken_over":
             return take_over_session(row, event, arrival)
+        if event_type == "session_phase_changed":
+            return move_phase(row, event, arrival.now_ms)
         if isinstance(event.payload, RequestsRepeated):
             return RequestsAsked(open_requests(row, rows.get_row, arrival.now_ms), event.payload.reason)
         held = None if row.migration is None else object_to_content(row, event_type)
