@@ -236,6 +236,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "holder": "",
         "owner_heard": 0,
         "state": "UNKNOWN",
+        "phase": None,
         "epoch": 1,
         "version": 1,
         "audit_seq": 0,

@@ -1,4 +1,4 @@
-"""Turns, the exchanges with a session's user, as the rules have them: who is in one, and the wait between them."""
+"""Turns, the exchanges with a session's user, as the rules have them, and the wait between."""
 
 from tests.auditor.decoding import Rejection, Row, producer_hash
 from tests.auditor.rules import NEXT_PHASES

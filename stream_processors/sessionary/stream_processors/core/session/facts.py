@@ -136,7 +136,7 @@ class Buried(NamedTuple):
 
 @final
 class PhaseMoved:
-    """Only the phase changed. `turn_by`: the producer that is in a turn afterwards, as in the row."""
+    """Only the phase changed. `turn_by`: which producer is in a turn from now on, as in the row."""
 
     __slots__ = ("at_ms", "phase", "turn_by")
 

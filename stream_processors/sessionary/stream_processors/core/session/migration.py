@@ -98,8 +98,8 @@ CLEANUPS_KEPT = 8
 def change_owner(row: SessionState, service_id: str, agent_id: str, producer_id: str, at_ms: int) -> SessionState:
     """Return the row as its next epoch begins: owned by a service, held by one of its clients.
 
-    The client is a sign of life at `at_ms` (log time), so the clocks of activity begin again. A turn
-    of another process is over.
+    The client is a sign of life at `at_ms` (log time), so the clocks of activity begin again. A
+    turn of another process is over.
     """
     return row._replace(
         epoch=row.epoch + 1,
