@@ -31,14 +31,13 @@ def move_phase(row: Row, producer: str, phase: str, now: int) -> None:
     before, own = row["phase"], producer_hash(producer)
     if phase not in NEXT_PHASES.get((row["state"], before), ()):
         raise Rejection("phase_order")
+    is_begin = phase == "processing" and before != "persisting"
+    if (is_begin or phase == "waiting") and row["turn_by"] not in (0, own):
+        raise Rejection("phase_order")
     if phase == "waiting":
-        if row["turn_by"] not in (0, own):
-            raise Rejection("phase_order")
         stop_duration(row, now)
         row["exchanges"], row["turn_by"] = row["exchanges"] + 1, 0
-    elif phase == "processing" and before != "persisting":
-        if row["turn_by"] != 0:
-            raise Rejection("phase_order")
+    elif is_begin:
         row["turn_by"] = own
     row["phase"] = phase
     if before == "waiting":

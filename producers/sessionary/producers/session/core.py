@@ -107,16 +107,20 @@ class SessionBeats:
         if not self._view.lock.acquire_now():
             return
         try:
-            if self._view.pending is None and self._view.followed is None and self._may_beat():
+            if self._view.pending is None and self._view.followed is None and self._is_working():
                 self._view.emitter.emit_heartbeat(run_id, elapsed_s)
         finally:
             self._view.lock.release()
 
     def _may_beat(self) -> bool:
+        """Return whether the session needs heartbeats: not while it waits for its user."""
+        awaited = self._view.pending or self._view.followed
+        return self._is_working() and (awaited is not None or self._view.phase != WAITING)
+
+    def _is_working(self) -> bool:
         """Return whether the session may be Active, and its thread or task is alive."""
         awaited = self._view.pending or self._view.followed
-        is_working = self._view.local_state == "Active" and self._view.phase != WAITING
-        may_be_active = is_working if awaited is None else awaited.leads_to_active
+        may_be_active = self._view.local_state == "Active" if awaited is None else awaited.leads_to_active
         may_be_active = may_be_active or self._view.is_queued
         is_left = self._view.detached and self._view.followed is None
         alive = self._view.emitter.gate.open and (self._is_alive is None or self._is_alive())

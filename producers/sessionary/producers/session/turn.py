@@ -17,10 +17,18 @@ from sessionary.schemas.events import SessionPhaseChanged
 
 _EVENT: Final = "session_phase_changed"
 _REMEDIES: Final = {
+    "Idle": "start() the session first",
     "Paused": "resume() the session first, or wait for the answer to its question",
     "Timeout": "resume() the session first",
     "Error": "recover() or close() the session first",
 }
+
+
+_BY_STATE: Final = frozenset({"phase_order", "illegal_transition", "late"})  # rejections
+
+
+def _refusal(state: str) -> str:
+    return f"a turn is not possible in {state}: {_REMEDIES.get(state, 'the session has ended')}"
 
 
 class Turn:
@@ -90,10 +98,7 @@ class Turn:
         core, view = self._core, self._core.view
         with core.lock:
             departures = view.departures
-            if (remedy := _REMEDIES.get(view.local_state)) is not None and view.pending is None:
-                view.require_held()
-                detail = f"a turn is not possible in {view.local_state}: {remedy}"
-                raise NotAllowed("illegal_transition", detail, view.local_state, _EVENT)
+            self._require_active()
             sent = core.send_awaited(SessionPhaseChanged("processing"), self._fields)
             view.phase = "processing"
             core.set_state(view.local_state)  # heartbeats, from before the verdict on
@@ -107,13 +112,27 @@ class Turn:
         with core.lock_then_notify():
             if view.departures == departures:
                 core.adopt_view(judged)
+            if rejection is not None and view.local_state == "Active":
+                view.phase = WAITING  # no heartbeats of this process for the turn of another one
+                core.set_state("Active")
         if rejection is None:
             return judged.exchanges + 1
         if judged.state in ("Terminated", "Archived"):
             detail = f"session {core.session_id} has ended ({judged.reason_code}): open a new one for the next message"
             raise SessionEnded(detail)
-        in_turn = "a process is in a turn already: wait for its end, or attach with take_over=True"
-        raise Rejected(_EVENT, rejection, in_turn if rejection == "phase_order" else "")
+        detail = "another process is in a turn: wait for its end, or attach with take_over=True"
+        if judged.state != "Active":
+            detail = _refusal(judged.state)
+        raise Rejected(_EVENT, rejection, detail if rejection in _BY_STATE else "")
+
+    def _require_active(self) -> None:
+        """Raise `NotAllowed` in a state that another process cannot have left in this epoch."""
+        view = self._core.view
+        state = view.local_state
+        if view.pending is not None or state not in _REMEDIES or (state == "Idle" and not view.created_id):
+            return  # the event is judged, here or by the processor
+        view.require_held()
+        raise NotAllowed("illegal_transition", _refusal(state), state, _EVENT)
 
     def _take_back(self) -> None:
         """End a turn that may have begun: its verdict did not come."""

@@ -56,22 +56,18 @@ def move_phase(state: SessionState, event: Event, now_ms: int) -> PhaseMoved | O
     """Let the sender of an event move the phase.
 
     In Active that may be a turn, an exchange with the user, which one process has at a time: it
-    begins in any phase without an open turn, and ends with the phase `waiting`.
+    begins with the phase `processing`, and ends with the phase `waiting`.
     """
     assert isinstance(event.payload, SessionPhaseChanged)
     before, phase = state.phase, event.payload.phase
     if (before, phase) not in PHASES[state.state]:
         return Objection("phase_order", f"{phase} does not follow {before} in {state.state}")
-    turn_by = state.turn_by
-    if phase == WAITING:
-        if turn_by not in (0, hash_producer(event.envelope.producer_id)):
-            return Objection("phase_order", "another process is in a turn: it ends the turn itself")
-        turn_by = 0
-    elif phase == "processing" and before in (WAITING, "processing"):
-        if turn_by:
-            return Objection("phase_order", "a process is in a turn already: the next turn begins after its end")
-        turn_by = hash_producer(event.envelope.producer_id)
-    return PhaseMoved(phase, now_ms, turn_by)
+    if phase != WAITING and (phase != "processing" or before not in (WAITING, "processing")):
+        return PhaseMoved(phase, now_ms, state.turn_by)
+    sender = hash_producer(event.envelope.producer_id)
+    if state.turn_by not in (0, sender):
+        return Objection("phase_order", f"another process is in a turn: {phase} follows its end")
+    return PhaseMoved(phase, now_ms, 0 if phase == WAITING else sender)
 
 
 def _update_content(state: SessionState, payload: StateUpdated, now_ms: int) -> SessionFact | Objection:
