@@ -345,10 +345,11 @@ class Limits(NamedTuple):
         network_ms: The network's part of the inactivity budget; recommended 5,000 to 15,000.
         idle_ms: Longest time in Active without work; heartbeats are no work.
         attached_run_ms: Longest time of an attached run from its start on; then it fails.
-        max_duration_ms: Longest life from the start on; Paused stops the clock.
+        max_duration_ms: Longest life from the start on; Paused, and time between turns, stop the
+            clock.
         grace_ms: Time in Timeout until the session is terminated.
         hold_ms: Time in Paused until the session is terminated.
-        user_idle_ms: Time between two turns until the session ends; recommended 60,000 to
+        user_idle_ms: Time between turns until the session ends; recommended 60,000 to
             2,592,000,000.
         recovery_ms: Time in Error until the session is terminated.
         archive_delay_ms: Time from a confirmed clean-up to Archived.

@@ -320,7 +320,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         "session_terminated",
         "Terminated",
         "releasing",
-        "client",
+        "either",
         ("closed", "completed", "cancelled", "abnormal_termination"),
         guard=_terminate,
         clocks=(clocks.USER_IDLE,),
