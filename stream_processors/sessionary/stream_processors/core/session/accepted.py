@@ -10,7 +10,6 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value
 from sessionary.schemas.events import (
     MessageAppended,
-    SessionPhaseChanged,
     SessionTakenOver,
     SnapshotCreated,
     StateUpdated,
@@ -52,22 +51,25 @@ _FILLING = WORK - RUN_EVENTS - CONTENT_CHANGES  # work that may fill a gap later
 AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
 
-def move_phase(state: SessionState, event: Event, now_ms: int) -> PhaseMoved | Objection:
-    """Let the sender of an event move the phase.
+def _move_phase(state: SessionState, payload: Any, now_ms: int) -> SessionFact | Objection:
+    if (state.phase, payload.phase) in PHASES[state.state]:
+        return PhaseMoved(payload.phase, now_ms, state.turn_by)
+    return Objection("phase_order", f"{payload.phase} does not follow {state.phase} in {state.state}")
 
-    In Active that may be a turn, an exchange with the user, which one process has at a time: it
-    begins with the phase `processing`, and ends with the phase `waiting`.
+
+def take_turn(state: SessionState, event: Event, moved: PhaseMoved) -> PhaseMoved | Objection:
+    """Let the sender of a phase begin or end a turn, an exchange with the session's user.
+
+    One process at a time is in a turn. It begins with the phase `processing`, and ends with
+    `waiting`; with any other phase it goes on.
     """
-    assert isinstance(event.payload, SessionPhaseChanged)
-    before, phase = state.phase, event.payload.phase
-    if (before, phase) not in PHASES[state.state]:
-        return Objection("phase_order", f"{phase} does not follow {before} in {state.state}")
-    if phase != WAITING and (phase != "processing" or before not in (WAITING, "processing")):
-        return PhaseMoved(phase, now_ms, state.turn_by)
+    is_begin = moved.phase == "processing" and state.phase in (WAITING, "processing")
+    if not is_begin and moved.phase != WAITING:
+        return moved
     sender = hash_producer(event.envelope.producer_id)
     if state.turn_by not in (0, sender):
-        return Objection("phase_order", f"another process is in a turn: {phase} follows its end")
-    return PhaseMoved(phase, now_ms, 0 if phase == WAITING else sender)
+        return Objection("phase_order", f"another process is in a turn: {moved.phase} follows its end")
+    return PhaseMoved(moved.phase, moved.at_ms, sender if is_begin else 0)
 
 
 def _update_content(state: SessionState, payload: StateUpdated, now_ms: int) -> SessionFact | Objection:
@@ -176,6 +178,7 @@ def reject_beat(row: SessionState, event: Event, why: Objection) -> Decision:
 
 
 _SPECIAL_RULES: Final[dict[str, AcceptRule]] = {
+    "session_phase_changed": _move_phase,
     "state_updated": _update_content,
     "heartbeat": _see_heartbeat,
     "resources_released": _release_cleanup,

@@ -368,7 +368,7 @@ ACCEPTED: dict[SessionStateName, frozenset[str]] = {
 }
 
 # From which phase to which, by state. In Active a turn begins with `processing`, and ends with
-# `waiting`, unless another process is in a turn (`accepted.move_phase`).
+# `waiting`, unless another process is in a turn (`accepted.take_turn`).
 PHASES: dict[SessionStateName, frozenset[tuple[Phase, Phase]]] = {
     "Idle": frozenset({("creating", "validating"), ("validating", "connecting")}),
     "Active": frozenset(
