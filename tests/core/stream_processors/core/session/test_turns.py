@@ -280,6 +280,22 @@ def test_a_session_may_be_ended_between_turns(reason: str) -> None:
     assert begin(rig, agent) == "rejected phase_order"
 
 
+def test_an_operator_cancels_a_session_between_turns() -> None:
+    rig, agent = waiting()
+    assert Hand(rig, agent).send("session_terminated", reason="cancelled") == "applied"
+    assert (rig.row_of(agent).state, rig.row_of(agent).reason_code) == ("Terminated", "cancelled")
+
+
+def test_a_question_between_turns_expires_and_the_session_waits_on() -> None:
+    rig, agent = waiting()
+    left_ms = rig.row_of(agent).max_due_at
+    asked = {"kind": "review", "question": "Send it?", "answer_ms": 10_000}
+    assert rig.send(agent, "session_paused", **asked) == "applied"
+    assert rig.advance(10_000) == ["T05 expired"]
+    assert (phase_of(rig, agent), rig.row_of(agent).max_due_at) == (("Active", "waiting"), left_ms)
+    assert rig.advance(USER_IDLE_MS) == ["T13 user_idle"]
+
+
 @pytest.mark.parametrize("is_completed", [True, False])
 def test_a_session_migrates_between_turns_and_waits_on(is_completed: bool) -> None:
     stage = Stage(user_idle_ms=USER_IDLE_MS, max_duration_ms=100_000)
