@@ -1,5 +1,7 @@
 """Turns, the exchanges with a session's user, and the wait between them; beside the oracle."""
 
+from typing import Any
+
 import pytest
 
 from sessionary.schemas.events import PAYLOADS
@@ -15,6 +17,10 @@ from tests.support.event_factory import EventFactory
 DAY_MS = 86_400_000
 USER_IDLE_MS = 70_000
 BUDGET_MS = 60_000
+RECOVERY: list[tuple[str, dict[str, Any]]] = [
+    ("session_phase_changed", {"phase": "recovery"}),
+    ("session_recovered", {}),
+]
 LIMITS = Limits(user_idle_ms=USER_IDLE_MS, idle_ms=65_000, max_duration_ms=200_000, hold_ms=20_000)
 
 
@@ -234,7 +240,7 @@ def test_a_pause_between_turns_has_its_own_limit() -> None:
 def test_a_question_in_a_turn_leaves_the_turn_to_its_process() -> None:
     rig, agent = started()
     assert begin(rig, agent) == "applied"
-    asked = {"kind": "review", "question": "Send it?", "answer_ms": 10_000}
+    asked: dict[str, Any] = {"kind": "review", "question": "Send it?", "answer_ms": 10_000}
     assert rig.send(agent, "session_paused", **asked) == "applied"
     assert rig.advance(10_000) == ["T05 expired"]
     agent.epoch = rig.row_of(agent).epoch
@@ -245,10 +251,7 @@ def test_a_question_in_a_turn_leaves_the_turn_to_its_process() -> None:
 
 @pytest.mark.parametrize("is_same", [True, False])
 def test_who_resumes_or_recovers_a_session_in_a_turn_keeps_its_own_turn_only(is_same: bool) -> None:
-    for leave, come_back in (
-        ("session_paused", [("session_resumed", {})]),
-        ("session_errored", [("session_phase_changed", {"phase": "recovery"}), ("session_recovered", {})]),
-    ):
+    for leave, come_back in (("session_paused", [("session_resumed", {})]), ("session_errored", RECOVERY)):
         rig, agent = started()
         assert begin(rig, agent) == "applied"
         assert rig.send(agent, leave) == "applied"
@@ -266,7 +269,7 @@ def test_an_error_between_turns_lets_the_duration_go_on() -> None:
     assert rig.send(agent, "session_errored") == "applied"
     assert phase_of(rig, agent) == ("Error", "logging")
     assert rig.row_of(agent).max_due_at == rig.at + (left_ms or 0)
-    for event_type, fields in (("session_phase_changed", {"phase": "recovery"}), ("session_recovered", {})):
+    for event_type, fields in RECOVERY:
         assert rig.send(agent, event_type, **fields) == "applied"
     assert phase_of(rig, agent) == ("Active", "processing")
     assert begin(rig, agent) == "applied"
@@ -289,7 +292,7 @@ def test_an_operator_cancels_a_session_between_turns() -> None:
 def test_a_question_between_turns_expires_and_the_session_waits_on() -> None:
     rig, agent = waiting()
     left_ms = rig.row_of(agent).max_due_at
-    asked = {"kind": "review", "question": "Send it?", "answer_ms": 10_000}
+    asked: dict[str, Any] = {"kind": "review", "question": "Send it?", "answer_ms": 10_000}
     assert rig.send(agent, "session_paused", **asked) == "applied"
     assert rig.advance(10_000) == ["T05 expired"]
     assert (phase_of(rig, agent), rig.row_of(agent).max_due_at) == (("Active", "waiting"), left_ms)
@@ -304,8 +307,8 @@ def test_a_session_migrates_between_turns_and_waits_on(is_completed: bool) -> No
     stage.prepare()
     assert phase_of(rig, owner) == ("Paused", "waiting")
     assert begin(rig, owner) == "rejected illegal_transition"
-    aborted = ("session_migration_aborted", {"migration_id": "m1"})
-    assert (stage.accept() if is_completed else rig.send(owner, aborted[0], **aborted[1])) == "applied"
+    moved = stage.accept() if is_completed else rig.send(owner, "session_migration_aborted", migration_id="m1")
+    assert moved == "applied"
     assert phase_of(rig, owner) == ("Active", "waiting")
     assert rig.row_of(owner).max_due_at == 100_000
     holder = stage.target if is_completed else owner
