@@ -63,7 +63,7 @@ SESSION: Final = Face(
         r" Called in phase": " Awaited in phase",
         r"in `with`": "in `async with`",
         r"the `with` block": "the `async with` block",
-        r"^( +)with session\.(llm|run|resume_run)": r"\1async with session.\2",
+        r"^( +)with session\.(llm|turn|run|resume_run)": r"\1async with session.\2",
         r"= (ask_model|session\.ask|session\.start_task|session\.agents\.get|run\.step)\(": r"= await \1(",
         r"^( +)(session\.(activity|message))\(": r"\1await \2(",
         r"`KeyboardInterrupt`, `SystemExit`": "cancellation, `SystemExit`",

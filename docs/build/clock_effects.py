@@ -62,9 +62,9 @@ class EventRow(NamedTuple):
 
 
 _STATES = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated")
-# `ANSWER` measures what its question says; the others run while the session waits for a quota: they
-# have no limit of the session's own.
-_OTHERS = (clocks.ANSWER, clocks.QUOTA_WAIT, clocks.QUOTA_SILENCE)
+# `ANSWER` measures what its question says; two run while the session waits for a quota: they have
+# no limit of the session's own. `USER_IDLE` runs between turns, when no other clock of Active does.
+_OTHERS = (clocks.ANSWER, clocks.QUOTA_WAIT, clocks.QUOTA_SILENCE, clocks.USER_IDLE)
 CLOCKS = tuple(
     ClockColumn(state, clock)
     for state in _STATES

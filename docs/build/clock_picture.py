@@ -20,6 +20,7 @@ LIMITS_OF_CLOCKS = {
     clocks.INACTIVITY: ("model_ms", "tool_ms", "network_ms"),
     clocks.IDLE: ("idle_ms",),
     clocks.MAX_DURATION: ("max_duration_ms",),
+    clocks.USER_IDLE: ("user_idle_ms",),
     clocks.GRACE: ("grace_ms",),
     clocks.HOLD: ("hold_ms",),
     clocks.RECOVERY: ("recovery_ms",),

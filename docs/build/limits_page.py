@@ -17,6 +17,7 @@ from sessionary.schemas.rules import ROW_BYTES_MAX
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.quota.limits import HOLDERS_MAX, WAITING_MAX
+from sessionary.stream_processors.core.session.clocks import USER_IDLE
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,8 @@ def limits_table() -> str:
 def clocks_table() -> str:
     """Return the table of the clocks, without a line end at its end."""
     rows = []
-    for state, clock in CLOCKS:
+    after = [state for state, _ in CLOCKS].index("Paused")
+    for state, clock in (*CLOCKS[:after], ("Active, between turns", USER_IDLE), *CLOCKS[after:]):
         names = " + ".join(f"`{name}`" for name in LIMITS_OF_CLOCKS[clock])
         default = amount_of("limit_ms", default_ms(clock))
         rows.append(f"| {clock.name} | {state} | {names} | {default} | `{clock.reason_code}` |")

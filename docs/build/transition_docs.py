@@ -38,6 +38,12 @@ If the rules have quotas of sessions, T02 is rejected as `quota_exceeded` until 
 admits the session, and a rejection is T03 with the same reason. The clock `initialisation` runs
 from the admission; `quota_wait` and `quota_silence` run until then.
 
+A turn, one exchange with the user, begins and ends without a transition: an event
+`session_phase_changed` moves an Active session to the phase `processing`, and at the end to
+`waiting`. While a process is in a turn, another one's begin and end are rejected as `phase_order`;
+a take-over, and another process's `resume` or `recover`, end the turn. In the phase `waiting` only
+the clock `user_idle` runs. A pause, and a migration, of a session that waits keep the phase.
+
 """
 
 

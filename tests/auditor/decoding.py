@@ -236,6 +236,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "holder": "",
         "owner_heard": 0,
         "state": "UNKNOWN",
+        "phase": None,
         "epoch": 1,
         "version": 1,
         "audit_seq": 0,
@@ -256,6 +257,8 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "hold": None,  # by whom an operator's is, and for how long in ms
         "answer": None,  # id of its question, whether it approves, reason code, by whom, text
         "holder_epoch": 0,
+        "exchanges": 0,
+        "turn_by": 0,
         "producers": {},
         "forgotten": {},
         "cleanups": {},

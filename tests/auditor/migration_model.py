@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.auditor.decoding import NAME, Rejection, Row, cleanup_id_of, producer_hash
 from tests.auditor.people_model import head_for_operator
+from tests.auditor.turn_model import continue_duration, end_other_turn, stop_duration
 
 MIGRATION_TYPES = frozenset(
     f"session_migration_{what}" for what in ("offered", "loaded", "accepted", "completed", "aborted")
@@ -115,7 +116,7 @@ class MigrationModel:
         migration["from"] = row["state"]
         if row["state"] == "Active":
             row["head"], row["head_content"] = head_for_operator(row)
-            row["max_due_at"] = max(0, row["max_due_at"] - self.now)
+            stop_duration(row, self.now)
             self.enter_state(
                 key,
                 row,
@@ -141,6 +142,7 @@ class MigrationModel:
             raise Rejection("migration_moved")
         former, row["owner"], row["agent"] = row["owner"], migration["target"], envelope["agent_id"]
         row["holder"], row["owner_heard"], migration["step"] = envelope["producer_id"], self.now, "completed"
+        end_other_turn(row, row["holder"])
         row["epoch"] += 1
         row["holder_epoch"] = row["epoch"]
         row["audit_seq"] += 1
@@ -150,7 +152,7 @@ class MigrationModel:
         self.cleanups.append({"key": key, "cleanup_id": cleanup, "actions": list(RELEASE_ACTIONS)})
         self._audit(row, migration, "completed", from_service=former, cleanup_id=cleanup, reason_code="migrated")
         if migration["from"] == "Active":
-            row["max_due_at"] += self.now
+            continue_duration(row, self.now)
             number = "T05"
         elif migration["from"] == "Timeout":
             row["released_at"] = None
@@ -166,7 +168,7 @@ class MigrationModel:
         row["audit_seq"] += 1
         self._audit(row, migration, "aborted", reason_code=why, **times)
         if step == "prepared" and migration["from"] == "Active" and why not in ("session_ended", "session_resumed"):
-            row["max_due_at"] += self.now
+            continue_duration(row, self.now)
             self.enter_state(
                 key,
                 row,

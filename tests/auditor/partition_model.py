@@ -20,6 +20,7 @@ from tests.auditor.people_model import drop_question, take_answer
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, RULES, TOMBSTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
 from tests.auditor.skip_model import Decided, SkipModel
+from tests.auditor.turn_model import continue_duration, end_other_turn, is_waiting
 
 
 class PartitionModel(SkipModel, MigrationModel, ChildModel):
@@ -65,6 +66,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             return self.queue_clock(row, self.outage_end)
         if state == "Idle":
             return at + limits["init_ms"], "init_timeout"
+        if state == "Active" and is_waiting(row):
+            return row["last_work_at"] + limits["user_idle_ms"], "user_idle"
         if state == "Active":
             budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
             clocks = [(max(row["last_event_at"], self.outage_end) + budget, 0, "inactive")]
@@ -141,7 +144,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
                 row[name] = row[name] and min(row[name] + passed, self.now)
             if row["migration"] is not None:
                 row["migration"]["at"] = min(row["migration"]["at"] + passed, self.now)
-            if row["state"] != "Paused" and row["max_due_at"] is not None:
+            if row["state"] != "Paused" and not is_waiting(row) and row["max_due_at"] is not None:
                 row["max_due_at"] = min(row["max_due_at"] + passed, self.now + row["limits"]["max_duration_ms"])
         self.repair_runs(passed)
         self.earliest = 0
@@ -196,13 +199,16 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
                 self.graves[key] = grave
             del self.rows[key]
             self.drop_children(key, key)
+        elif reason == "user_idle":
+            details |= {"event_type": "session_terminated"}
+            self.enter_state(key, row, "Terminated", "releasing", "T13", DROP_ACTIONS, **details)
         elif before == "Active":
             self.enter_state(
                 key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **details
             )
         elif row["question"] is not None and row["hold"] is None:
             take_answer(row, "expired")
-            row["max_due_at"] += self.now
+            continue_duration(row, self.now)
             self.enter_state(key, row, "Active", "processing", "T05", event_type="session_resumed", **details)
         else:
             row["hold"] = None
@@ -225,7 +231,11 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         **details: Any,
     ) -> None:
         """Move a session to a state: audit line, clean-up request, counters."""
-        before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
+        before, row["state"], row["entered_at"] = row["state"], state, self.now
+        is_kept = state == "Paused" or (before == "Paused" and state == "Active")
+        if is_waiting(row) and state == "Error":
+            row["max_due_at"] += self.now
+        row["phase"] = "waiting" if is_waiting(row) and is_kept else phase
         if number in ("T05", "T07", "T11") and not details.get("event_type", "").startswith("session_migration_"):
             row["epoch"] += 1
         row["last_event_at"] = row["last_work_at"] = self.now
@@ -274,6 +284,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         row["agent"], row["owner"], row["holder"] = envelope["agent_id"], service, envelope["producer_id"]
         reason = f"{row['agent']} of {service} (process {row['holder']}) took over from {former}"
         reason += f": {fields['reason']}" if fields.get("reason") else ""
+        end_other_turn(row, row["holder"])
         row["epoch"] += 1
         row["holder_epoch"] = row["epoch"]
         row["audit_seq"] += 1

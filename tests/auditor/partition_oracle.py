@@ -20,7 +20,6 @@ from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
     DEFAULTS,
     END_ACTIONS,
-    NEXT_PHASES,
     PROCESSOR_TYPES,
     RANGES,
     SECURITY,
@@ -31,6 +30,7 @@ from tests.auditor.rules import (
     snapshot_fault,
 )
 from tests.auditor.run_model import OWN_TYPES
+from tests.auditor.turn_model import is_waiting, move_phase
 
 
 class PartitionOracle(PauseModel):
@@ -293,9 +293,7 @@ class PartitionOracle(PauseModel):
         self.judge_run(key, row, kind, envelope, fields)
         match kind:
             case "session_phase_changed":
-                if fields["phase"] not in NEXT_PHASES.get((row["state"], row["phase"]), ()):
-                    raise Rejection("phase_order")
-                row["phase"] = fields["phase"]
+                move_phase(row, envelope["producer_id"], fields["phase"], self.now)
             case "session_started":
                 if row["phase"] != "connecting":
                     raise Rejection("phase_order")
@@ -328,13 +326,14 @@ class PartitionOracle(PauseModel):
                     raise Rejection("retries_exhausted")
                 row["attempts"] += 1
                 self.enter_state(key, row, "Active", "processing", "T11", event_type=kind)
-                self.fence_off(row, fields)
+                self.fence_off(row, envelope, fields)
             case "session_terminated":
                 self.terminate_session(key, row, fields)
             case "state_updated":
                 if fields["base_version"] != row["version"] or fields["new_version"] != row["version"] + 1:
                     raise Rejection("version_conflict")
-                row["version"], row["state_json"], row["phase"] = row["version"] + 1, fields["state_json"], "processing"
+                row["version"], row["state_json"] = row["version"] + 1, fields["state_json"]
+                row["phase"] = "waiting" if is_waiting(row) else "processing"
             case "snapshot_created":
                 self.take_snapshot(row, fields["snapshot"])
             case "resources_released":

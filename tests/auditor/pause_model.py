@@ -16,6 +16,7 @@ from tests.auditor.people_model import (
     take_answer,
 )
 from tests.auditor.rules import END_ACTIONS, ERROR_ACTIONS, snapshot_fault
+from tests.auditor.turn_model import continue_duration, end_other_turn, stop_duration
 
 
 class PauseModel(PartitionModel):
@@ -26,10 +27,11 @@ class PauseModel(PartitionModel):
             raise Rejection(fault)
         row["head"], row["head_content"] = snapshot["snapshot_id"], content_of(snapshot)
 
-    def fence_off(self, row: Row, fields: Row) -> None:
+    def fence_off(self, row: Row, envelope: Row, fields: Row) -> None:
         """Note that a client raised the epoch: only its holder goes on below that."""
         if not by_operator(fields):
             row["holder_epoch"] = row["epoch"]
+            end_other_turn(row, envelope["producer_id"])
 
     def pause_session(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
         is_paused = row["state"] == "Paused"
@@ -45,7 +47,7 @@ class PauseModel(PartitionModel):
         if is_held_for_migration(row):
             row["migration"]["from"] = "Paused"
         if not is_paused:
-            row["max_due_at"] = max(0, row["max_due_at"] - self.now)
+            stop_duration(row, self.now)
         if row["question"] is None:
             ask_question(row, envelope, fields)
         begin_hold(row, envelope, fields)
@@ -61,20 +63,20 @@ class PauseModel(PartitionModel):
         check_answer(row, fields)
         row["hold"] = None
         if row["state"] == "Paused":
-            row["max_due_at"] += self.now
+            continue_duration(row, self.now)
             code = "resumed"
             if row["question"] is not None:
                 code = "approved" if fields["approved"] else "denied"
                 take_answer(row, code, envelope["actor"] or "", fields["message"])
             details = {"event_type": "session_resumed", "reason_code": code, "actor": envelope["actor"]}
             self.enter_state(key, row, "Active", "processing", "T05", **details)
-            self.fence_off(row, fields)
+            self.fence_off(row, envelope, fields)
             return
         if self.now >= row["max_due_at"]:
             raise Rejection("max_duration_exceeded")
         row["released_at"] = None
         self.enter_state(key, row, "Active", "processing", "T07", event_type="session_resumed")
-        self.fence_off(row, fields)
+        self.fence_off(row, envelope, fields)
 
     def terminate_session(self, key: bytes, row: Row, fields: Row) -> None:
         reason, state = fields["reason"], row["state"]

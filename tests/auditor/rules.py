@@ -17,6 +17,7 @@ DEFAULTS = {
     "max_duration_ms": 28_800_000,
     "grace_ms": 300_000,
     "hold_ms": 86_400_000,
+    "user_idle_ms": 86_400_000,
     "recovery_ms": 60_000,
     "archive_delay_ms": 60_000,
     "release_limit_ms": 300_000,
@@ -26,6 +27,7 @@ RANGES = {
     "model_ms": (30_000, 60_000),
     "tool_ms": (10_000, 30_000),
     "network_ms": (5_000, 15_000),
+    "user_idle_ms": (60_000, 2_592_000_000),
     "context_limit_bytes": (50_000_000, 200_000_000),
 }
 DROP_ACTIONS = ("memory_cleanup", "close_connection", "release_context", "mark_closed")
@@ -36,9 +38,10 @@ END_ACTIONS = ("close_connection", "release_resources", "clear_context")
 NEXT_PHASES = {
     ("Idle", "creating"): ("validating",),
     ("Idle", "validating"): ("connecting",),
-    ("Active", "processing"): ("updating",),
-    ("Active", "updating"): ("persisting",),
-    ("Active", "persisting"): ("processing",),
+    ("Active", "processing"): ("updating", "processing", "waiting"),
+    ("Active", "updating"): ("persisting", "waiting"),
+    ("Active", "persisting"): ("processing", "waiting"),
+    ("Active", "waiting"): ("processing",),
     ("Error", "logging"): ("recovery", "cleanup"),
     ("Error", "recovery"): ("cleanup",),
     ("Terminated", "releasing"): ("clearing",),

@@ -77,6 +77,8 @@ def oracle_row(state: SessionState) -> Row:
         "migration": state.migration and oracle_migration(state.migration),
         "head_content": (state.snapshot.state_json, state.snapshot.schema_version, state.snapshot.encoding),
         "holder_epoch": state.holder_epoch,
+        "exchanges": state.exchanges,
+        "turn_by": state.turn_by,
         "claim": state.quota and (state.quota.offset, state.quota.granted),
         **people_of(state.question, state.answer, state.hold),
         "producers": {

@@ -33,6 +33,7 @@ SHORT = Limits(
     max_duration_ms=100_000,
     grace_ms=9_000,
     hold_ms=20_000,
+    user_idle_ms=60_000,
     recovery_ms=9_000,
     archive_delay_ms=5_000,
     release_limit_ms=8_000,
@@ -53,7 +54,7 @@ LIMITS = [
     Limits(hold_ms=-1),
 ]
 ENDS = "UNKNOWN closed completed cancelled abnormal_termination forced unrecoverable recovery_failed timeout_cleanup"
-PHASES = "validating connecting processing updating persisting logging recovery cleanup releasing clearing"
+PHASES = "validating connecting processing updating persisting waiting logging recovery cleanup releasing clearing"
 FIELDS: dict[str, dict[str, list[Any]]] = {
     "session_created": {"limits": LIMITS},
     "session_phase_changed": {"phase": PHASES.split()},
@@ -78,6 +79,8 @@ NEXT_EVENTS: dict[str, list[Move]] = {
     "Active": [
         ("session_phase_changed", {"phase": "updating"}),
         ("session_phase_changed", {"phase": "persisting"}),
+        ("session_phase_changed", {"phase": "waiting"}),
+        ("session_phase_changed", {"phase": "processing"}),
         ("session_paused", {}),
         ("session_errored", {}),
         ("session_errored", {"error": ERRORS[0]}),

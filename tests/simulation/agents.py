@@ -39,6 +39,7 @@ BRIEF_LIMITS = Limits(
     max_duration_ms=30_000,
     grace_ms=8_000,
     hold_ms=9_000,
+    user_idle_ms=12_000,
     recovery_ms=7_000,
     archive_delay_ms=3_000,
     attached_run_ms=11_000,

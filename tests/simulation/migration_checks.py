@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.records import AuditRecord, SessionState
-from tests.auditor.decoding import VERDICT, Rejection, read_event
+from tests.auditor.decoding import ACTIVATION, VERDICT, Rejection, read_event
 from tests.simulation.adapter import LogRecord
 from tests.simulation.outputs import Life, Written, lives_of
 
@@ -168,7 +168,7 @@ def _accepted(log: list[LogRecord], outputs: Written, keys: set[bytes]) -> dict[
             event_type, fields = read_event(record.value)
         except Rejection:
             continue
-        if event_type in ("tick", VERDICT):
+        if event_type in ("tick", VERDICT, ACTIVATION):
             continue
         marks = known.setdefault(record.key, set())
         if record.offset in births:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.auditor.decoding import SKIPS, VERDICT, Decision, Rejection, decisions_of, read_event
+from tests.auditor.decoding import ACTIVATION, SKIPS, VERDICT, Decision, Rejection, decisions_of, read_event
 from tests.simulation.adapter import LogRecord
 from tests.simulation.outputs import Written, decisions_in, lives_of
 from tests.simulation.world import OUTAGE_GRACE_MS, OUTAGE_MS
@@ -91,7 +91,7 @@ def _signs_of_life(
             event_type, fields = read_event(record.value if record.key else None)
         except Rejection:
             continue
-        if event_type in ("tick", VERDICT) or record.key is None:
+        if event_type in ("tick", VERDICT, ACTIVATION) or record.key is None:
             continue
         if record.offset in births:
             heard[record.key] = set()

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,3 +174,31 @@ def test_the_other_examples_run(name: str) -> None:
     assert examples
     for example in examples:
         exec(compile(example, name, "exec"), {})
+
+
+def test_the_examples_of_conversations_run_one_after_the_other() -> None:
+    name, names = "docs/guides/conversation.md", dict[str, Any]()
+    examples = _examples(name)
+    assert len(examples) > 5
+    for example in examples:
+        exec(compile(example, name, "exec"), names)
+
+
+def test_the_recipe_of_a_chat_works_for_a_user_who_thinks() -> None:
+    """From a second to nearly a day pass between two messages, and each reaches another process."""
+    name = "docs/learn/adopting.md"
+    (recipe,) = (example for example in _examples(name) if "def chat(" in example)
+    names: dict[str, Any] = {"ask": lambda messages: f"{len(messages)}"}
+    exec(compile(recipe, name, "exec"), names)
+    client, memory = memory_client("acme", "billing", "agent-1")
+    session_id, answer = names["begin_chat"](client, "u1", "hi")
+    assert answer == "1"
+    client.close()
+    for place, gap_s in enumerate((1, 61, 361, 3_600, 86_399)):
+        memory.advance(gap_s)
+        client, _ = memory_client("acme", "billing", "agent-1", memory=memory)
+        assert names["chat"](client, session_id, "again") == f"{2 * place + 3}"
+        client.close()
+    assert memory.view_session(session_id).state == "Active"
+    assert [line for line in memory.audit() if line.due_at] == []
+    assert memory.rejections() == []

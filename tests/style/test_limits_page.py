@@ -13,7 +13,7 @@ from sessionary.producers import ProducerSettings
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import PAYLOADS, SessionActivity
 from sessionary.schemas.limits import DEFAULTS, HEARTBEATS_PER_BUDGET, LIMIT_MAX, RANGES, inactivity_budget_ms
-from sessionary.stream_processors.core.session.clocks import ANSWER, QUOTA_SILENCE, QUOTA_WAIT
+from sessionary.stream_processors.core.session.clocks import ANSWER, QUOTA_SILENCE, QUOTA_WAIT, USER_IDLE
 from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from tests.core.fold_rig import FoldRig
@@ -58,6 +58,7 @@ def test_every_clock_has_its_column() -> None:
     clocked = {(transition.source, clock) for transition in TRANSITIONS for clock in transition.clocks}
     clocked.remove(("Paused", ANSWER))  # a question's own: no limit of the session's
     clocked -= {("Idle", clock) for clock in (QUOTA_WAIT, QUOTA_SILENCE)}  # they run only while it waits
+    clocked.remove(("Active", USER_IDLE))  # it runs between turns, while the others do not
     assert {(column.state, column.clock) for column in CLOCKS} == clocked
 
 

@@ -122,6 +122,7 @@ from sessionary.producers.session.session import (
     SessionMigration,
     SessionRecords,
 )
+from sessionary.producers.session.turn import Turn
 from sessionary.producers.verdicts.notifications import (
     OnFenced,
     OnPaused,
@@ -311,6 +312,7 @@ __all__ = [
     "ToolCallInProgress",
     "ToolCallOverdue",
     "ToolCallUnresolved",
+    "Turn",
     "Unavailable",
     "UnreadableRequest",
     "Verdict",

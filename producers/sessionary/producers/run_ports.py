@@ -301,6 +301,7 @@ class SessionView(NamedTuple):
     migration: MigrationView | None = None  # the last migration; None if there never was one
     awaits_quota: bool = False  # whether it waits until its tenant's quota admits it
     hold: HeldBy | None = None  # the operator who holds it; None without one
+    exchanges: int = 0  # turns (exchanges with the user) that have ended
 
     @property
     def is_held(self) -> bool:

@@ -27,6 +27,7 @@ Phase = Literal[
     "processing",
     "updating",
     "persisting",
+    "waiting",
     "cleaning",
     "released",
     "logging",

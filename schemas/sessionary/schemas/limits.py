@@ -19,6 +19,7 @@ DEFAULTS: Final = SessionLimits(
     max_duration_ms=28_800_000,
     grace_ms=300_000,
     hold_ms=86_400_000,
+    user_idle_ms=86_400_000,
     recovery_ms=60_000,
     archive_delay_ms=60_000,
     release_limit_ms=300_000,
@@ -29,6 +30,7 @@ RANGES: dict[str, tuple[int, int]] = {
     "model_ms": (30_000, 60_000),
     "tool_ms": (10_000, 30_000),
     "network_ms": (5_000, 15_000),
+    "user_idle_ms": (60_000, 2_592_000_000),
     "context_limit_bytes": (50_000_000, 200_000_000),
 }
 LIMIT_MAX: Final = 10**13  # about 300 years in ms: keeps every sum within 64 bits

@@ -345,9 +345,12 @@ class Limits(NamedTuple):
         network_ms: The network's part of the inactivity budget; recommended 5,000 to 15,000.
         idle_ms: Longest time in Active without work; heartbeats are no work.
         attached_run_ms: Longest time of an attached run from its start on; then it fails.
-        max_duration_ms: Longest life from the start on; Paused stops the clock.
+        max_duration_ms: Longest life from the start on; Paused, and time between turns, stop the
+            clock.
         grace_ms: Time in Timeout until the session is terminated.
         hold_ms: Time in Paused until the session is terminated.
+        user_idle_ms: Time between turns until the session ends; recommended 60,000 to
+            2,592,000,000.
         recovery_ms: Time in Error until the session is terminated.
         archive_delay_ms: Time from a confirmed clean-up to Archived.
         release_limit_ms: Time in Terminated until Archived if no clean-up is confirmed.
@@ -365,6 +368,7 @@ class Limits(NamedTuple):
     max_duration_ms: int | None = None
     grace_ms: int | None = None
     hold_ms: int | None = None
+    user_idle_ms: int | None = None
     recovery_ms: int | None = None
     archive_delay_ms: int | None = None
     release_limit_ms: int | None = None
@@ -433,6 +437,7 @@ class SessionLimits(NamedTuple):
     max_duration_ms: int
     grace_ms: int
     hold_ms: int
+    user_idle_ms: int
     recovery_ms: int
     archive_delay_ms: int
     release_limit_ms: int

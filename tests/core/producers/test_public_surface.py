@@ -51,7 +51,7 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
-    *("message", "llm", "run", "resume_run", "start_task", "metadata", "bind"),
+    *("message", "turn", "llm", "run", "resume_run", "start_task", "metadata", "bind"),
     *("start", "pause", "ask", "resume", "error", "recover", "sync", "complete", "close"),
     *("lifecycle", "conversation", "agents", "migration", "records"),
     "core",
@@ -93,6 +93,7 @@ PLAIN = {
     "on_cleanup",
     "accept_migrations",
     "session",
+    "turn",
     "llm",
     "run",
     "resume_run",

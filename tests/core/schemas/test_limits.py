@@ -11,8 +11,8 @@ def test_a_session_has_each_limit_that_may_be_asked_for() -> None:
 def test_what_is_not_given_is_the_default() -> None:
     assert with_defaults(Limits()) == DEFAULTS
     assert with_defaults(Limits(idle_ms=7, override=True)) == DEFAULTS._replace(idle_ms=7)
-    given = Limits(*range(1, 14))
-    assert with_defaults(given) == SessionLimits(*range(1, 14))
+    given = Limits(*range(1, 15))
+    assert with_defaults(given) == SessionLimits(*range(1, 15))
 
 
 def test_zero_is_a_value_and_no_default() -> None:

@@ -12,6 +12,7 @@ _NO_STATE: Final = "UNKNOWN"  # before the session was created
 _PROCESSOR_LANE: Final = "processor"
 _UNKNOWN_LANE: Final = "unknown sender"  # of a record that cannot be read
 _PHASE: Final = "session_phase_changed"
+_WAITING: Final = "waiting"  # a turn has ended, and the session waits for its user
 _CALL_STARTS: Final = frozenset({"tool_call_started", "step_started"})
 _CALL_ENDS: Final = frozenset({"tool_call_succeeded", "tool_call_failed", "step_succeeded", "step_failed"})
 
@@ -82,8 +83,8 @@ def make_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
 
     Returns:
         One moment for each event, and one for each deadline that fired. But phases without a remark
-        of the audit trail belong to the process's next event, and the end of a tool call or a step
-        belongs to its start.
+        of the audit trail belong to the process's next event, except the end of a turn, and the end
+        of a tool call or a step belongs to its start.
     """
     rows = list(events)
     by_place: dict[tuple[int, int], list[Row]] = {}
@@ -94,7 +95,7 @@ def make_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
     phases: dict[str, list[Row]] = {}
     for number, row in enumerate(rows):
         judged = by_place.pop(_place(row), [])
-        if row["event_type"] == _PHASE and not judged:
+        if row["event_type"] == _PHASE and not judged and _payload(row, {}).get("phase") != _WAITING:
             phases.setdefault(row["producer_id"], []).append(row)
             continue
         call = _call_id(row)

@@ -6,7 +6,9 @@ SESSIONS_MAX = 10_000
 
 
 class AttemptCalls:
-    """The calls of one attempt at a step, of a run outside its steps, or of a session. Thread-safe.
+    """The calls of one attempt at a step, of a run outside its steps, of a turn, or of a session.
+
+    Thread-safe.
 
     The numbers of equal calls begin at 1 in each attempt, and follow the order in which the calls
     begin. A call that is done keeps its number. Any other gives its number back when it ends, so
@@ -15,14 +17,16 @@ class AttemptCalls:
     Attributes:
         ended: Keys of calls that ended here: their records are read before they are used again.
         has_past: Calls of earlier processes may have a record that is not known here.
+        turn: Number of the turn whose calls these are; 0 outside of turns.
     """
 
-    __slots__ = ("_lock", "_taken", "ended", "has_past")
+    __slots__ = ("_lock", "_taken", "ended", "has_past", "turn")
 
-    def __init__(self, ended: set[str] | None = None, *, has_past: bool = False) -> None:
+    def __init__(self, ended: set[str] | None = None, *, has_past: bool = False, turn: int = 0) -> None:
         """`ended`: shared with other attempts of the same run."""
         self.ended = set[str]() if ended is None else ended
         self.has_past = has_past
+        self.turn = turn
         self._lock = Lock()
         self._taken: dict[str, set[int]] = {}
 
@@ -43,16 +47,40 @@ class AttemptCalls:
 class SessionCalls:
     """The calls outside of runs in the sessions that one process works in. Thread-safe.
 
-    Keeps those of `SESSIONS_MAX` sessions, as a process may leave sessions without ending them.
+    Keeps those of `SESSIONS_MAX` sessions, as a process may leave sessions without ending them. A
+    session has one turn at a time, whose calls count by themselves.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._calls: dict[str, AttemptCalls] = {}
+        self._turns: dict[str, AttemptCalls | None] = {}  # the open ones; None: it is about to begin
+
+    def open_turn(self, session_id: str) -> bool:
+        """Note that a turn of a session is about to begin; False if one is open."""
+        with self._lock:
+            is_free = session_id not in self._turns
+            self._turns.setdefault(session_id, None)
+            return is_free
+
+    def begin_turn(self, session_id: str, turn: int, *, has_past: bool) -> None:
+        """Count the calls of the turn that was opened, by themselves; `turn` is its number."""
+        with self._lock:
+            self._turns[session_id] = AttemptCalls(has_past=has_past, turn=turn)
+
+    def end_turn(self, session_id: str) -> None:
+        """Forget a session's turn."""
+        with self._lock:
+            self._turns.pop(session_id, None)
 
     def of_session(self, session_id: str, *, has_past: bool) -> AttemptCalls:
-        """Return the calls of a session; `has_past`: another process may have made some before."""
+        """Return the calls of a session's turn, or else of the session.
+
+        `has_past`: another process may have made some before.
+        """
         with self._lock:
+            if (of_turn := self._turns.get(session_id)) is not None:
+                return of_turn
             calls = self._calls.pop(session_id, None) or AttemptCalls(has_past=has_past)
             if len(self._calls) >= SESSIONS_MAX:
                 del self._calls[next(iter(self._calls))]  # that of the session used longest ago

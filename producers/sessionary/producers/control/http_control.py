@@ -297,6 +297,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         agents=[AgentMember(*(each[name] for name in AgentMember._fields)) for each in body.get("agents") or ()],
         migration=_parse_migration(body.get("migration")),
         awaits_quota=body.get("awaits_quota") is True,
+        exchanges=int(body.get("exchanges") or 0),
         hold=None if (hold := body.get("hold")) is None else HeldBy(hold["by"], int(hold["until_ms"])),
     )
 

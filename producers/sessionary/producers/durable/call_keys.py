@@ -115,7 +115,12 @@ def _no_form(what: str) -> Invalid:
 
 
 def idempotency_key(
-    tenant_id: str, run_id: str | None, step_name: str | None, tool_name: str, arguments: Mapping[str, Json]
+    tenant_id: str,
+    run_id: str | None,
+    step_name: str | None,
+    tool_name: str,
+    arguments: Mapping[str, Json],
+    turn: int = 0,
 ) -> str:
     """Return the key of a tool call: SHA-256, as 64 hex digits, over canonical JSON (RFC 8785).
 
@@ -127,6 +132,7 @@ def idempotency_key(
         step_name: The step that the call belongs to; None outside of steps.
         tool_name: The tool.
         arguments: The tool's arguments, by name.
+        turn: Number of the turn that the call belongs to; 0 outside of turns, and in steps.
 
     Raises:
         Invalid: JSON cannot hold the arguments, or not exactly.
@@ -137,6 +143,7 @@ def idempotency_key(
         "step_name": step_name,
         "tool_name": tool_name,
         "args": dict(arguments),
+        **({"turn": turn} if turn else {}),
     }
     return hashlib.sha256(canonical_text(parts).encode()).hexdigest()
 

@@ -198,20 +198,21 @@ class _ToolCaller:
         arguments = {name: value for name, value in bound.arguments.items() if name != self._receiver}
         call_id = kwargs.get(_CALL_ID, arguments.get(_CALL_ID))
         step_name = None if place is None or self._once else place.find_path()
+        calls = recorder.calls() if place is None else place.calls
         if self._key is not None:
             key = checked_key(self._key(*args, **own), name)
         elif call_id is not None:
             key = checked_key(call_id, name)
         else:
             try:
-                key = idempotency_key(recorder.key.tenant_id, metadata.run_id, step_name, name, arguments)
+                turn = 0 if self._once else calls.turn
+                key = idempotency_key(recorder.key.tenant_id, metadata.run_id, step_name, name, arguments, turn)
             except Invalid:
                 self._check_arguments(arguments)
                 raise
         is_named = self._key is not None or call_id is not None
         # Under a key of the business the arguments are for people only.
         text_of = functools.partial(_arguments_text, recorder, name, arguments, not is_named)
-        calls = recorder.calls() if place is None else place.calls
         fields = EnvelopeFields(run_id=metadata.run_id, step_id=metadata.step_id)
 
         def inside(key: str, reservation: str) -> AbstractContextManager[None]:

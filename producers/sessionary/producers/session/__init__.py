@@ -11,6 +11,7 @@ In the order in which one reads them:
     verdicts        waiting for a verdict; ending a session although one is awaited
     updates         updates of the content, snapshots, and the agents that share the session
     runs            runs, and tasks for workers; reads the processor's records
+    turn            a turn: one exchange with the user, between which the session waits
     conversation    turns, read from the last; questions to people, and their answers
     migration       the steps of source and target
     polled          makes a core, which adopts the findings of polls

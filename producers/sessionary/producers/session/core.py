@@ -42,7 +42,7 @@ from sessionary.producers.ports import Control, HeartbeatTimer, OnError, OnRecei
 from sessionary.producers.run_ports import LogPosition, RunReads, Waits
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
-from sessionary.producers.session.view import LocalView
+from sessionary.producers.session.view import WAITING, LocalView
 from sessionary.producers.verdicts.begun_work import COUNTED, BegunWork
 from sessionary.producers.verdicts.local_checks import is_clock_reason
 from sessionary.producers.verdicts.session_watch import SessionWatch
@@ -107,12 +107,17 @@ class SessionBeats:
         if not self._view.lock.acquire_now():
             return
         try:
-            if self._view.pending is None and self._view.followed is None and self._may_beat():
+            if self._view.pending is None and self._view.followed is None and self._is_working():
                 self._view.emitter.emit_heartbeat(run_id, elapsed_s)
         finally:
             self._view.lock.release()
 
     def _may_beat(self) -> bool:
+        """Return whether the session needs heartbeats: not while it waits for its user."""
+        awaited = self._view.pending or self._view.followed
+        return self._is_working() and (awaited is not None or self._view.phase != WAITING)
+
+    def _is_working(self) -> bool:
         """Return whether the session may be Active, and its thread or task is alive."""
         awaited = self._view.pending or self._view.followed
         may_be_active = self._view.local_state == "Active" if awaited is None else awaited.leads_to_active
@@ -283,7 +288,10 @@ class SessionCore:
             self.view.sent_events.take_rejected(event_id, reason)
 
     def set_state(self, state: str, *, committed: bool = False) -> None:
-        """Enter a state, which the processor has reported if it is `committed`. Hold the lock."""
+        """Enter a state, which the processor has reported if it is `committed`. Hold the lock.
+
+        Heartbeats begin in Active, unless the phase says that the session waits for its user.
+        """
         view = self.view
         view.local_state = state
         view.is_held = view.is_held and state == "Paused"
@@ -292,7 +300,7 @@ class SessionCore:
             view.departures += 1
             self.emitter.forget_sequence()
             self.services.calls.forget(self.session_id)
-        if state != "Active":
+        if state != "Active" or view.phase == WAITING:
             self.beats.stop()
         else:
             self.beats.start()

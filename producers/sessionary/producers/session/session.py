@@ -36,6 +36,7 @@ from sessionary.producers.session.core import SessionCore, run_session_flow
 from sessionary.producers.session.lifecycle import Lifecycle, Step
 from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, MigrationResult
 from sessionary.producers.session.runs import RecordedReads, Runs
+from sessionary.producers.session.turn import Turn
 from sessionary.producers.session.updates import AgentGroup, Updates
 from sessionary.producers.session.view import parsed_state
 from sessionary.producers.verdicts.local_checks import check_progress
@@ -311,6 +312,7 @@ class Session:
     heartbeats for it, whichever threads use it, until
 
     - the session ends, pauses, fails or is detached, or the `with` block is left;
+    - a turn ends: between turns the session waits for its user (`turn`);
     - this object is garbage-collected, or the client is closed;
     - the process exits. A forked child does not beat for its parent's sessions;
     - with `beats_with="thread"` or `"task"`: the thread that created or attached it has died, or
@@ -582,6 +584,38 @@ class Session:
         Returns the snapshot's id. Raises as `emit` does.
         """
         return Updates(self.core).snapshot(metadata)
+
+    def turn(self, **metadata: Unpack[EventMetadata]) -> Turn:
+        """Return a turn, one exchange with the session's user, for use in `with`.
+
+            with session.turn():
+                session.message("user", text)
+                answer = ask_model(text)
+                session.message("assistant", answer)
+
+        Between turns the session waits for its user: no process need be there, no heartbeat is
+        needed, and neither the inactivity limit nor the idle limit nor the maximum duration runs.
+        If no turn begins within the limit `user_idle_ms`, a day by default, the session ends with
+        the reason `user_idle`. A turn that is left by an error ends, and the session waits.
+
+        Entering waits until the processor has judged the begin, and adopts its record of the
+        session as `sync` does. Leaving raises as `emit` does, but never hides the exception of the
+        block. Tool calls count anew in each turn. Verbs between turns work as before; with work the
+        limit begins anew. Sessions without turns are as they were.
+
+        Args:
+            metadata: As in `emit`; of the events that begin and end the turn.
+
+        Entering the block raises:
+            NotAllowed: A turn is open in this process (`phase_order`), or the session is Paused,
+                Timeout or Error (`illegal_transition`).
+            SessionEnded: The session has ended, for example because its user did not come back.
+            Rejected: `phase_order`: another process is in a turn.
+            Unavailable: There is no verdict. The turn has not begun, and the session waits.
+
+        Otherwise raises as `sync` and `emit` do.
+        """
+        return Turn(self.core, metadata)
 
     def llm(self, model: str, **metadata: Unpack[EventMetadata]) -> ModelCall:
         """Return a call of a model, for use in `with`: it reports duration, usage and error.

@@ -26,7 +26,7 @@ from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
-from sessionary.producers.session.view import canonical_json, parsed_state
+from sessionary.producers.session.view import WAITING, canonical_json, parsed_state
 from sessionary.schemas.events import AgentRegistered, SnapshotCreated, StateUpdated
 from sessionary.schemas.types import RejectionReason
 
@@ -71,7 +71,7 @@ class Updates:
             if view.sends_phases:
                 update = update._replace(updating_at=updating_at, persisting_at=_now_us())
             sent = core.send_awaited(update, fields)
-            view.phase = "processing"
+            view.phase = WAITING if view.phase == WAITING else "processing"
             if view.local_state == "Active":  # in any other state the processor rejects it
                 view.version += 1
                 view.state_json = text

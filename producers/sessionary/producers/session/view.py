@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Final
 
 from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
 from sessionary.producers.errors import Invalid, NotAllowed, SessionEnded, SessionFenced, VerdictPending
@@ -27,7 +28,10 @@ from sessionary.producers.verdicts.local_checks import (
 from sessionary.producers.verdicts.session_watch import SentEvents
 from sessionary.schemas.events import EVENT_TYPES, Payload, ToolCallResolved
 from sessionary.schemas.ids import content_hash
-from sessionary.schemas.types import Limits, Snapshot
+from sessionary.schemas.types import Limits, Phase, Snapshot
+
+WAITING: Final[Phase] = "waiting"
+"""The phase of a session between two turns, which needs no heartbeats."""
 
 # A session's content as JSON text, and snapshots of it. Pure, except for random snapshot ids.
 

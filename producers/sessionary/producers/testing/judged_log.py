@@ -383,6 +383,7 @@ class JudgedLog:
             agents=[AgentMember(*agent) for agent in row.agents],
             migration=_migration_view(row),
             awaits_quota=waits_for_quota(row),
+            exchanges=row.exchanges,
             hold=None if row.hold is None else HeldBy(row.hold.by, hold_end_ms(row, row.hold)),
         )
 

@@ -138,15 +138,20 @@ def _bar_of(event_type: str, states: Set[str]) -> Bar | None:
 
 
 def is_clock_reason(reason_code: str) -> bool:
-    """Return whether a session is in its state because one of its clocks has fired."""
+    """Return whether a session is in its state because one of its clocks has fired.
+
+    A session whose user did not come back has not timed out: it waited, as it should.
+    """
     return reason_code in _clock_reasons()
 
 
 @cache
 def _clock_reasons() -> Set[str]:
+    from sessionary.stream_processors.core.session.clocks import USER_IDLE
     from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 
-    return {clock.reason_code for each in TRANSITIONS if each.target != "Archived" for clock in each.clocks}
+    fired = {clock.reason_code for each in TRANSITIONS if each.target != "Archived" for clock in each.clocks}
+    return fired - {USER_IDLE.reason_code}
 
 
 def find_objection(payload: Payload, bar: Bar, state: str, service_id: str) -> NotAllowed | None:

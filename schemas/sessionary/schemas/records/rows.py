@@ -61,7 +61,7 @@ class SessionState(NamedTuple):
     entered_at: int  # Time at which this state was entered
     last_event_at: int
     last_work_at: int
-    max_due_at: int | None  # Deadline of the maximum duration; in Paused: the remaining time
+    max_due_at: int | None  # Deadline of the maximum duration; in Paused or waiting: the remaining time
     released_at: int | None
     recovery_attempts: int
     error_class: ErrorClass | None
@@ -94,6 +94,8 @@ class SessionState(NamedTuple):
     fenced_beats: FencedBeats | None = None  # None without such heartbeats
     quota: SessionQuota | None = None  # The waiting or granted claim; None without one
     hold: SessionHold | None = None  # An operator's hold, which only operators end; None without one
+    exchanges: int = 0  # Number of turns (exchanges with the user) that have ended
+    turn_by: int = 0  # Hash of the id of the producer that is in a turn; 0 without one
 
 
 class SessionContent(NamedTuple):

@@ -106,6 +106,7 @@ SESSION: Final = object_schema(
     rejections=_REJECTIONS,
     migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last migration; null without one"},
     awaits_quota={"type": "boolean", "description": "true while the session waits for its tenant's quota"},
+    exchanges=about(NUMBER, "number of turns, that is exchanges with the user, that have ended"),
     verdict=about(
         VERDICT,
         "the verdict on the record at `after`; null without `after`. The session's last "

@@ -262,6 +262,7 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "rejections": [rejection._asdict() for rejection in row.rejections],
         "migration": _migration_document(row),
         "awaits_quota": waits_for_quota(row),
+        "exchanges": row.exchanges,
         **log_document(asked),
     }
 

@@ -42,6 +42,23 @@ def test_phases_go_with_the_next_event_of_their_process() -> None:
     assert reported[3].rejection == "not_owner"
 
 
+def test_the_wait_for_a_user_is_a_moment_of_its_own() -> None:
+    rows = [
+        event_row(1, "session_phase_changed", {"phase": "processing"}),
+        event_row(2, "message_appended", {"role": "user", "content": "hi"}),
+        event_row(3, "session_phase_changed", {"phase": "waiting"}, at_s=2.0),
+        event_row(4, "session_phase_changed", {"phase": "processing"}, at_s=3_602.0),
+        event_row(5, "message_appended", {"role": "user", "content": "again"}, at_s=3_602.0),
+    ]
+    reported = make_story(rows, [])
+    assert [(moment.name, moment.phases) for moment in reported] == [
+        ("message appended", ("processing",)),
+        ("phase", ()),
+        ("message appended", ("processing",)),
+    ]
+    assert describe_moment(reported[1]) == "waiting"
+
+
 def test_a_phase_of_which_the_audit_trail_says_more_is_a_moment() -> None:
     rows = [
         event_row(1, "session_phase_changed", {"phase": "validating"}),

@@ -59,6 +59,11 @@ def migrate(session: Session, metadata: EventMetadata) -> None:
         session.migration.move(to="elsewhere", ttl_s=1, **metadata)
 
 
+def take_turn(session: Session, metadata: EventMetadata) -> None:
+    with session.turn(**metadata):
+        pass
+
+
 def call_model(session: Session, metadata: EventMetadata) -> None:
     with session.llm("large", **metadata):
         pass
@@ -94,6 +99,7 @@ VERBS: dict[str, Callable[[Session, EventMetadata], object]] = {
     "agents.get": register_agent,
     "agents.handoff": hand_over,
     "conversation.add_result": lambda s, m: s.conversation.add_result("search", ["x"], **m),
+    "turn": take_turn,
     "llm": call_model,
     "run": run_task,
     "resume_run": resume_failed_run,

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value
-from sessionary.schemas.events import MessageAppended, SessionTakenOver, SnapshotCreated, StateUpdated
+from sessionary.schemas.events import (
+    MessageAppended,
+    SessionTakenOver,
+    SnapshotCreated,
+    StateUpdated,
+)
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
@@ -21,6 +26,7 @@ from sessionary.stream_processors.core.model import Decision
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import fill_gap, hash_producer
 from sessionary.stream_processors.core.session.admission import used_tokens
+from sessionary.stream_processors.core.session.clocks import WAITING
 from sessionary.stream_processors.core.session.facts import (
     BeatFenced,
     CleanupReleased,
@@ -47,8 +53,23 @@ AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # sess
 
 def _move_phase(state: SessionState, payload: Any, now_ms: int) -> SessionFact | Objection:
     if (state.phase, payload.phase) in PHASES[state.state]:
-        return PhaseMoved(payload.phase, now_ms)
+        return PhaseMoved(payload.phase, now_ms, state.turn_by)
     return Objection("phase_order", f"{payload.phase} does not follow {state.phase} in {state.state}")
+
+
+def take_turn(state: SessionState, event: Event, moved: PhaseMoved) -> PhaseMoved | Objection:
+    """Let the sender of a phase begin or end a turn, an exchange with the session's user.
+
+    One process at a time is in a turn. It begins with the phase `processing`, and ends with
+    `waiting`; with any other phase it goes on.
+    """
+    is_begin = moved.phase == "processing" and state.phase in (WAITING, "processing")
+    if not is_begin and moved.phase != WAITING:
+        return moved
+    sender = hash_producer(event.envelope.producer_id)
+    if state.turn_by not in (0, sender):
+        return Objection("phase_order", f"another process is in a turn: {moved.phase} follows its end")
+    return PhaseMoved(moved.phase, moved.at_ms, sender if is_begin else 0)
 
 
 def _update_content(state: SessionState, payload: StateUpdated, now_ms: int) -> SessionFact | Objection:

@@ -4,13 +4,19 @@ No clock is stored: its deadline is derived again after every change. Times are 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sessionary.schemas.limits import SESSION_WAIT_MS, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import ClockName, ClockRepair, Migration
+from sessionary.schemas.types import ClockName, ClockRepair, Migration, Phase
 from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.session.people import EXPIRED
+
+WAITING: Final[Phase] = "waiting"
+"""The phase of a session between two turns: it waits for its user, and no process need be there.
+
+A pause keeps the phase: the session still waits for its user afterwards.
+"""
 
 
 class SessionClock(NamedTuple):
@@ -19,7 +25,8 @@ class SessionClock(NamedTuple):
     A clock of activity is due one limit after the last activity.
     """
 
-    name: ClockName | Literal["answer", "quota_wait", "quota_silence"]  # no event says that these fired
+    # No event says that one of the literals fired.
+    name: ClockName | Literal["answer", "quota_wait", "quota_silence", "user_idle"]
     due_ms: Callable[[SessionState], int | None]  # None: the clock does not run
     limit_ms: Callable[[SessionState], int]  # the limit that it measures
     reason_code: str
@@ -64,16 +71,20 @@ def _quota_silence_due(state: SessionState) -> int | None:
     return state.owner_heard_at + inactivity_budget_ms(state.limits) if waits_for_quota(state) else None
 
 
-def _inactivity_due(state: SessionState) -> int:
-    return state.last_event_at + inactivity_budget_ms(state.limits)
+def _inactivity_due(state: SessionState) -> int | None:
+    return None if state.phase == WAITING else state.last_event_at + inactivity_budget_ms(state.limits)
 
 
-def _idle_due(state: SessionState) -> int:
-    return state.last_work_at + state.limits.idle_ms
+def _idle_due(state: SessionState) -> int | None:
+    return None if state.phase == WAITING else state.last_work_at + state.limits.idle_ms
 
 
 def _max_duration_due(state: SessionState) -> int | None:
-    return state.max_due_at
+    return None if state.phase == WAITING else state.max_due_at
+
+
+def _user_idle_due(state: SessionState) -> int | None:
+    return state.last_work_at + state.limits.user_idle_ms if state.phase == WAITING else None
 
 
 def _grace_due(state: SessionState) -> int:
@@ -164,6 +175,13 @@ MAX_DURATION = SessionClock(
     "max_duration",
     "Agent timeout after {limit}: the maximum duration is over",
 )
+USER_IDLE = SessionClock(
+    "user_idle",
+    _user_idle_due,
+    lambda state: state.limits.user_idle_ms,
+    "user_idle",
+    "Its user began no turn within {limit}",
+)
 GRACE = SessionClock(
     "grace",
     _grace_due,
@@ -189,7 +207,7 @@ def repair_times(state: SessionState, repairs: Sequence[ClockRepair]) -> Session
         if number <= state.clock_repair:
             continue
         max_due_at = state.max_due_at
-        if max_due_at is not None and state.state != "Paused":
+        if max_due_at is not None and state.state != "Paused" and state.phase != WAITING:
             max_due_at = min(max_due_at + shift_ms, clock_ms + state.limits.max_duration_ms)
         state = state._replace(
             created_at=min(state.created_at + shift_ms, clock_ms) if state.state == "Idle" else state.created_at,
@@ -210,10 +228,20 @@ def _repaired_migration(migration: Migration, clock_ms: int, shift_ms: int) -> M
 
 
 def stop_duration(state: SessionState, now_ms: int) -> SessionState:
-    """Stop the maximum duration at `now_ms`, and keep the remaining time."""
+    """Stop the maximum duration at `now_ms`, and keep the remaining time.
+
+    While the session waits for its user, it stands already.
+    """
+    if state.phase == WAITING:
+        return state
     return state._replace(max_due_at=max(0, (state.max_due_at or now_ms) - now_ms))
 
 
 def continue_duration(state: SessionState, now_ms: int) -> SessionState:
-    """Resume the maximum duration at `now_ms` with the remaining time."""
+    """Resume the maximum duration at `now_ms` with the remaining time.
+
+    While the session waits for its user, it stands.
+    """
+    if state.phase == WAITING:
+        return state
     return state._replace(max_due_at=now_ms + (state.max_due_at or 0))

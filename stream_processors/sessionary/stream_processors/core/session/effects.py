@@ -11,6 +11,7 @@ from sessionary.schemas.records import SessionState, Tombstone
 from sessionary.stream_processors.core.rows import Remains
 from sessionary.stream_processors.core.run.changes import REJECTIONS_KEPT, close_run, keep_rejection
 from sessionary.stream_processors.core.run.transitions import QUOTA_GRANTED
+from sessionary.stream_processors.core.session.clocks import WAITING, continue_duration, stop_duration
 from sessionary.stream_processors.core.session.facts import (
     BeatFenced,
     Buried,
@@ -140,11 +141,21 @@ def _take_over(row: SessionState, fact: TakenOver) -> SessionState:
 
 
 def _move_phase(row: SessionState, fact: PhaseMoved) -> SessionState:
-    return _replace_phase(row, fact.phase, fact.at_ms, fact.at_ms)
+    before, now_ms = row.phase, fact.at_ms
+    if fact.phase == WAITING:  # a turn has ended
+        stopped = stop_duration(row, now_ms)
+        return stopped._replace(
+            phase=WAITING, exchanges=row.exchanges + 1, turn_by=0, last_event_at=now_ms, last_work_at=now_ms
+        )
+    row = _replace_phase(row, fact.phase, now_ms, now_ms)
+    if before == WAITING:
+        row = continue_duration(row, now_ms)
+    return row if row.turn_by == fact.turn_by else row._replace(turn_by=fact.turn_by)
 
 
 def _update_content(row: SessionState, fact: ContentUpdated) -> SessionState:
-    return _replace_content(row, fact.version, fact.state_json, "processing", fact.at_ms, fact.at_ms)
+    phase = WAITING if row.phase == WAITING else "processing"
+    return _replace_content(row, fact.version, fact.state_json, phase, fact.at_ms, fact.at_ms)
 
 
 def _take_snapshot(row: SessionState, fact: SnapshotTaken) -> SessionState:
@@ -167,15 +178,20 @@ def _release_cleanup(row: SessionState, fact: CleanupReleased) -> SessionState:
 def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
     transition, now_ms = fact.transition, fact.at_ms
     snapshot, error_class = fact.snapshot or row.snapshot, fact.error_class or row.error_class
-    entered = (transition.target, transition.phase, now_ms, now_ms, now_ms, fact.reason_code)
+    phase = transition.phase
+    if row.phase == WAITING and "Paused" in (transition.target, row.state) and transition.target != "Terminated":
+        phase = WAITING  # through a pause, and after it
+    entered = (transition.target, phase, now_ms, now_ms, now_ms, fact.reason_code)
     moved = _replace_entered(row, *entered, snapshot, error_class)
+    if row.phase == WAITING and transition.target == "Error":
+        moved = continue_duration(moved, now_ms)
     after = next_number(transition.effect(moved, now_ms))
     if fact.question is not None or row.question is not None:
         after = after._replace(question=fact.question, answer=fact.answer)
     if fact.hold is not None or row.hold is not None:
         after = after._replace(hold=fact.hold, migration=held_migration(after) if fact.hold else after.migration)
     if fact.fences:
-        after = after._replace(holder_epoch=after.epoch)
+        after = after._replace(holder_epoch=after.epoch, turn_by=0 if fact.ends_turn else after.turn_by)
     if row.quota is not None and transition.target == "Terminated":
         after = after._replace(quota=None)
     actions = requested_actions(after, fact)

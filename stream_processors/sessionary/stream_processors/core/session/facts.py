@@ -110,8 +110,8 @@ class Transitioned(NamedTuple):
     """The state changed. `due_ms` is set if a clock did it.
 
     The session waits with `question`, if there is one; `answer` ends the question. A new epoch
-    `fences` off earlier senders, unless the epoch came from an operator or a clock. `hold`: the
-    operator's, if one has paused the session.
+    `fences` off earlier senders, unless the epoch came from an operator or a clock; it `ends_turn`
+    of another process. `hold`: the operator's, if one has paused the session.
     """
 
     transition: Transition
@@ -125,6 +125,7 @@ class Transitioned(NamedTuple):
     answer: Answer | None = None
     fences: bool = False
     hold: SessionHold | None = None
+    ends_turn: bool = False
 
 
 class Buried(NamedTuple):
@@ -135,13 +136,14 @@ class Buried(NamedTuple):
 
 @final
 class PhaseMoved:
-    """Only the phase changed."""
+    """Only the phase changed. `turn_by`: which producer is in a turn from now on, as in the row."""
 
-    __slots__ = ("at_ms", "phase")
+    __slots__ = ("at_ms", "phase", "turn_by")
 
-    def __init__(self, phase: Phase, at_ms: int) -> None:
+    def __init__(self, phase: Phase, at_ms: int, turn_by: int) -> None:
         self.phase: Phase = phase
         self.at_ms = at_ms
+        self.turn_by = turn_by
 
 
 class ContentUpdated(NamedTuple):

@@ -49,7 +49,13 @@ from sessionary.stream_processors.core.sequencing import (
     epoch_rejection,
     hash_event_id,
 )
-from sessionary.stream_processors.core.session.accepted import decide_replayed, reject_beat, rule_for, take_over_session
+from sessionary.stream_processors.core.session.accepted import (
+    decide_replayed,
+    reject_beat,
+    rule_for,
+    take_over_session,
+    take_turn,
+)
 from sessionary.stream_processors.core.session.admission import used_tokens
 from sessionary.stream_processors.core.session.children import (
     NOTHING,
@@ -68,6 +74,7 @@ from sessionary.stream_processors.core.session.facts import (
     HeartbeatSeen,
     LimitsOverridden,
     MigrationMoved,
+    PhaseMoved,
     Rejected,
     RequestsAsked,
     RunEventTaken,
@@ -408,7 +415,8 @@ def _judge_in_state(
         if isinstance(event.payload, RequestsRepeated):
             return RequestsAsked(open_requests(row, rows.get_row, arrival.now_ms), event.payload.reason)
         held = None if row.migration is None else object_to_content(row, event_type)
-        return held or rule(row, event.payload, arrival.now_ms)
+        fact = held or rule(row, event.payload, arrival.now_ms)
+        return take_turn(row, event, fact) if type(fact) is PhaseMoved else fact
     if event_type in MIGRATION_EVENTS:
         return judge_migration(row, event, arrival)
     if row.state == "Timeout" and ("Active", event_type) in rules.by_event:

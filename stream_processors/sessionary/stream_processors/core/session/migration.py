@@ -26,6 +26,7 @@ from sessionary.schemas.types import Cleanup, Migration, SessionStateName
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.model import CONTENT
+from sessionary.stream_processors.core.sequencing import hash_producer
 from sessionary.stream_processors.core.session.clocks import continue_duration, stop_duration
 from sessionary.stream_processors.core.session.facts import (
     AbortReason,
@@ -97,7 +98,8 @@ CLEANUPS_KEPT = 8
 def change_owner(row: SessionState, service_id: str, agent_id: str, producer_id: str, at_ms: int) -> SessionState:
     """Return the row as its next epoch begins: owned by a service, held by one of its clients.
 
-    The client is a sign of life at `at_ms` (log time), so the clocks of activity begin again.
+    The client is a sign of life at `at_ms` (log time), so the clocks of activity begin again. A
+    turn of another process is over.
     """
     return row._replace(
         epoch=row.epoch + 1,
@@ -108,6 +110,7 @@ def change_owner(row: SessionState, service_id: str, agent_id: str, producer_id:
         owner_heard_at=at_ms,
         last_event_at=at_ms,
         last_work_at=at_ms,
+        turn_by=row.turn_by if row.turn_by == hash_producer(producer_id) else 0,
     )
 
 

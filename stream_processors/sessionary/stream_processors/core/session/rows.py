@@ -12,7 +12,7 @@ from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.model import Decision, RowLookup
 from sessionary.stream_processors.core.rows import RowKind, RowParts
 from sessionary.stream_processors.core.session.children import change_open_runs
-from sessionary.stream_processors.core.session.clocks import ANSWER, SessionClock, earliest_due, repair_times
+from sessionary.stream_processors.core.session.clocks import ANSWER, WAITING, SessionClock, earliest_due, repair_times
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
 from sessionary.stream_processors.core.session.migration import facts_of_change, facts_of_expiry, open_migration
@@ -92,13 +92,15 @@ class SessionRows:
     def is_only_postponed(self, row: SessionRow, after: SessionRow) -> bool:
         """Return True within Active: there limits are fixed, and every clock only moves forward.
 
-        The time of a migration begins when it is offered.
+        But a turn begins or ends with other clocks. The time of a migration begins when it is
+        offered.
         """
         return (
             type(row) is SessionState
             and row.state == "Active"
             and getattr(after, "state", "") == "Active"
             and row.migration is getattr(after, "migration", None)
+            and (row.phase == WAITING) == (getattr(after, "phase", None) == WAITING)
         )
 
     def deadline(self, state: SessionState, outage_end_ms: int = 0) -> SessionDeadline:

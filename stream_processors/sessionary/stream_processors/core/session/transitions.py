@@ -320,10 +320,13 @@ TRANSITIONS: tuple[Transition, ...] = (
         "session_terminated",
         "Terminated",
         "releasing",
-        "client",
+        "either",
         ("closed", "completed", "cancelled", "abnormal_termination"),
         guard=_terminate,
-        cleanup=CleanupPlan(_PLAIN_END, {"abnormal_termination": _EXCEPTION_FIRST}),
+        clocks=(clocks.USER_IDLE,),
+        cleanup=CleanupPlan(
+            _PLAIN_END, {"abnormal_termination": _EXCEPTION_FIRST, clocks.USER_IDLE.reason_code: _MEMORY_FIRST}
+        ),
     ),
     Transition("T14", "Terminated", "session_archived", "Archived", None, "processor", clocks=(clocks.ARCHIVE,)),
 )
@@ -364,10 +367,22 @@ ACCEPTED: dict[SessionStateName, frozenset[str]] = {
     "Archived": frozenset(),
 }
 
-# From which phase to which, by state.
+# From which phase to which, by state. In Active a turn begins with `processing`, and ends with
+# `waiting`, unless another process is in a turn (`accepted.take_turn`).
 PHASES: dict[SessionStateName, frozenset[tuple[Phase, Phase]]] = {
     "Idle": frozenset({("creating", "validating"), ("validating", "connecting")}),
-    "Active": frozenset({("processing", "updating"), ("updating", "persisting"), ("persisting", "processing")}),
+    "Active": frozenset(
+        {
+            ("processing", "updating"),
+            ("updating", "persisting"),
+            ("persisting", "processing"),
+            ("processing", "processing"),
+            ("waiting", "processing"),
+            ("processing", "waiting"),
+            ("updating", "waiting"),
+            ("persisting", "waiting"),
+        }
+    ),
     "Error": frozenset({("logging", "recovery"), ("logging", "cleanup"), ("recovery", "cleanup")}),
     "Terminated": frozenset({("releasing", "clearing")}),
 }

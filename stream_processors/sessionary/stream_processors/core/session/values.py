@@ -11,7 +11,7 @@ from sessionary.schemas.limits import LIMIT_MAX, NUMBER_MAX, RANGES, with_defaul
 from sessionary.schemas.records import SessionState, Tombstone
 from sessionary.schemas.types import Envelope, Limits, RejectionReason, SessionLimits, Snapshot
 from sessionary.stream_processors.core.judge import Objection
-from sessionary.stream_processors.core.sequencing import SequenceCheck
+from sessionary.stream_processors.core.sequencing import SequenceCheck, hash_producer
 from sessionary.stream_processors.core.session.facts import (
     ContextExceeded,
     ContextMeasured,
@@ -129,10 +129,18 @@ def complete_transition(row: SessionState, event: Event, fact: Transitioned) -> 
         question, hold = asked_question(row, envelope, payload), begun_hold(row, envelope, payload)
         return fact._replace(snapshot=snapshot, question=question, hold=hold)
     if isinstance(payload, SessionResumed):
-        return fact._replace(answer=given_answer(row, envelope, payload), fences=not by_operator)
+        answer = given_answer(row, envelope, payload)
+        return fact._replace(answer=answer, fences=not by_operator, ends_turn=_is_in_other_turn(row, envelope))
     if fact.transition.event_type == "session_migration_loaded":
         return fact._replace(snapshot=committed_snapshot(row))
-    return fact._replace(fences=True) if fact.transition.event_type == "session_recovered" else fact
+    if fact.transition.event_type == "session_recovered":
+        return fact._replace(fences=True, ends_turn=_is_in_other_turn(row, envelope))
+    return fact
+
+
+def _is_in_other_turn(row: SessionState, envelope: Envelope) -> bool:
+    """Return whether another producer than the event's is in a turn."""
+    return row.turn_by not in (0, hash_producer(envelope.producer_id))
 
 
 def names_wrong_hash(reason: str) -> bool:

@@ -45,7 +45,7 @@ def test_the_steps_between_phases_are_the_oracles() -> None:
 
 def test_who_may_send_what_is_the_oracles() -> None:
     assert set(rules.PROCESSOR_TYPES) == processor_only(TRANSITIONS)
-    reasons = {"session_start_failed": {"init_timeout"}, "session_terminated": {"timeout_cleanup"}}
+    reasons = {"session_start_failed": {"init_timeout"}, "session_terminated": {"timeout_cleanup", "user_idle"}}
     reasons["session_start_failed"] |= {"quota_timeout", "inactive"}  # which no event can say
     reasons |= {"session_resumed": {"expired"}}  # no event of this type says a reason
     assert clock_reasons(TRANSITIONS) == reasons
