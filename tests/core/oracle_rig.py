@@ -78,7 +78,7 @@ def oracle_row(state: SessionState) -> Row:
         "head_content": (state.snapshot.state_json, state.snapshot.schema_version, state.snapshot.encoding),
         "holder_epoch": state.holder_epoch,
         "claim": state.quota and (state.quota.offset, state.quota.granted),
-        **people_of(state.question, state.answer, state.hold),
+        **people_of(state.question, state.answers, state.hold),
         "producers": {
             ledger.producer_id: {
                 "last": ledger.last_seq,

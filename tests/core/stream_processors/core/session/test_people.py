@@ -7,7 +7,12 @@ import pytest
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.types import Answer, Limits, SessionHold
-from sessionary.stream_processors.core.session.people import committed_snapshot, instant_text, is_by_operator
+from sessionary.stream_processors.core.session.people import (
+    committed_snapshot,
+    instant_text,
+    is_answer_new,
+    is_by_operator,
+)
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, payload_of, snapshot
 
@@ -134,7 +139,7 @@ def test_an_answer_resumes_the_session_and_is_kept(approved: bool, code: str) ->
     assert hand.send("session_resumed", approved=approved, message="because") == "applied"
     row, (line,) = rig.row_of(agent), rig.last_audits()
     assert (row.state, row.epoch, row.question) == ("Active", 2, None)
-    assert row.answer == Answer(question_id, approved, code, "alice", "because")
+    assert row.answers == (Answer(question_id, approved, code, "alice", "because"),)
     assert (line.transition, line.reason_code, line.reason, line.actor) == ("T05", code, "because", "alice")
 
 
@@ -147,7 +152,7 @@ def test_a_question_that_nobody_answers_expires_exactly_at_its_deadline_and_is_r
     assert rig.advance(1) == ["T05 expired"]
     row, (line,) = rig.row_of(agent), rig.last_audits()
     assert (row.state, row.phase, row.epoch, row.holder_epoch) == ("Active", "processing", 2, 0)
-    assert row.answer == Answer(question_id, False, "expired", "")
+    assert row.answers == (Answer(question_id, False, "expired", ""),)
     assert (line.due_at, line.fired_at, line.actor) == (rig.at * 1_000, rig.at * 1_000, None)
     agent.epoch = 2
     assert rig.send(agent, "session_activity") == "applied"
@@ -181,15 +186,29 @@ def test_an_answer_without_a_question_is_rejected() -> None:
     assert rig.row_of(agent).state == "Paused"
 
 
-def test_the_next_question_forgets_the_last_answer() -> None:
+def test_the_next_questions_leave_the_last_sixteen_answers() -> None:
     rig, agent, hand, _ = asked()
+    for number in range(2, 20):
+        assert hand.send("session_resumed", approved=True) == "applied"
+        agent.epoch = number
+        fields = {"kind": "review", "question": "And now?"}
+        assert rig.send(agent, "session_paused", {"event_id": f"q{number}"}, **fields) == "applied"
+    row = rig.row_of(agent)
+    assert [answer.question_id for answer in row.answers] == [f"q{number}" for number in range(3, 19)]
+    assert row.question is not None
+    assert (row.question.question_id, row.question.text) == ("q19", "And now?")
+
+
+def test_an_answer_is_new_until_work_is_done() -> None:
+    rig, agent, hand, _ = asked()
+    assert not is_answer_new(rig.row_of(agent))
     assert hand.send("session_resumed", approved=True) == "applied"
     agent.epoch = 2
-    assert rig.send(agent, "session_paused", kind="review", question="And now?") == "applied"
-    row = rig.row_of(agent)
-    assert row.answer is None
-    assert row.question is not None
-    assert row.question.text == "And now?"
+    rig.advance(1)
+    assert rig.send(agent, "heartbeat") == "applied"
+    assert is_answer_new(rig.row_of(agent))
+    assert rig.send(agent, "session_activity") == "applied"
+    assert not is_answer_new(rig.row_of(agent))
 
 
 def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_rejected() -> None:
@@ -305,7 +324,7 @@ def test_a_question_stays_open_while_an_operator_holds_the_session_and_does_not_
     assert hand.send("session_resumed", approved=True) == "applied"
     row = rig.row_of(agent)
     assert (row.state, row.question, row.hold) == ("Active", None, None)
-    assert row.answer == Answer(question_id, True, "approved", "alice", None)
+    assert row.answers == (Answer(question_id, True, "approved", "alice", None),)
 
 
 def test_a_hold_over_an_open_question_ends_both_with_the_session() -> None:
@@ -313,7 +332,7 @@ def test_a_hold_over_an_open_question_ends_both_with_the_session() -> None:
     assert hand.pause() == "applied"
     assert rig.advance(HOLD_MS) == ["T09 timeout_cleanup"]
     row = rig.row_of(agent)
-    assert (row.state, row.question, row.answer, row.hold) == ("Terminated", None, None, None)
+    assert (row.state, row.question, row.answers, row.hold) == ("Terminated", None, (), None)
 
 
 def test_an_agent_does_not_ask_in_a_session_that_is_held() -> None:
