@@ -255,6 +255,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "question": None,  # id, how long it may be answered in ms, text
         "hold": None,  # by whom an operator's is, and for how long in ms
         "answers": [],  # of each: id of its question, whether it approves, reason code, by whom, text
+        "answered": False,  # an answer has led to its state
         "holder_epoch": 0,
         "producers": {},
         "forgotten": {},

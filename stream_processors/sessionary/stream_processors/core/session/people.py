@@ -5,6 +5,9 @@ that signature is rejected before it comes here. A question ends approved,
 denied or expired: by an operator's answer, or by its clock. It ends without an answer only with
 its session.
 
+No process needs to run meanwhile, nor when the answer comes. So the clocks of activity leave an
+answered session as long as a pause may last, until something is heard, and work is done.
+
 An operator's pause is a lock (`SessionState.hold`): it ends by an operator, by its own limit, or
 with the session. While it lasts, the time for an answer to an open question does not run.
 """
@@ -134,7 +137,12 @@ def kept_answers(row: SessionState, answer: Answer | None) -> Sequence[Answer]:
 
 def is_answer_new(row: SessionState) -> bool:
     """Return whether an answer has made a session Active, and no work was done in it since."""
-    return row.state == "Active" and row.reason_code in _ANSWERS and row.last_work_at <= row.entered_at
+    return row.last_work_at <= row.entered_at and row.state == "Active" and row.reason_code in _ANSWERS
+
+
+def is_answer_unheard(row: SessionState) -> bool:
+    """Return whether nothing was heard of an Active session since an answer has made it so."""
+    return row.last_event_at <= row.entered_at and row.reason_code in _ANSWERS
 
 
 def committed_snapshot(row: SessionState) -> Snapshot:

@@ -17,11 +17,12 @@ from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, payload_of, snapshot
 
 HOLD_MS = 20_000
+LONG_MS = 100_000  # longer than a session may be silent
 
 
-def started(**created: Any) -> tuple[OracleRig, EventFactory]:
+def started(hold_ms: int = HOLD_MS, **created: Any) -> tuple[OracleRig, EventFactory]:
     rig, agent = OracleRig(), EventFactory()
-    rig.start(agent, limits=Limits(hold_ms=HOLD_MS), **created)
+    rig.start(agent, limits=Limits(hold_ms=hold_ms), **created)
     return rig, agent
 
 
@@ -125,8 +126,12 @@ def test_without_the_mark_another_service_is_no_owner() -> None:
     assert not is_by_operator(Event(agent.envelope("session_paused"), payload_of("session_paused")))
 
 
-def asked(answer_ms: int | None = None) -> tuple[OracleRig, EventFactory, Hand, str]:
-    rig, agent = started()
+def asked(
+    answer_ms: int | None = None, hold_ms: int = HOLD_MS, run_id: str | None = None
+) -> tuple[OracleRig, EventFactory, Hand, str]:
+    rig, agent = started(hold_ms)
+    if run_id is not None:
+        assert rig.send(agent, "run_started", {"run_id": run_id}, mode="attached") == "applied"
     fields = {"kind": "review", "question": "Deploy?", "answer_ms": answer_ms}
     assert rig.send(agent, "session_paused", {"event_id": "q1"}, **fields) == "applied"
     return rig, agent, Hand(rig, agent), "q1"
@@ -209,6 +214,45 @@ def test_an_answer_is_new_until_work_is_done() -> None:
     assert is_answer_new(rig.row_of(agent))
     assert rig.send(agent, "session_activity") == "applied"
     assert not is_answer_new(rig.row_of(agent))
+
+
+def test_an_answer_waits_for_a_process_as_long_as_a_pause_may_last() -> None:
+    rig, agent, hand, _ = asked(hold_ms=LONG_MS)
+    assert hand.send("session_resumed", approved=True) == "applied"
+    agent.epoch = 2
+    assert rig.advance(LONG_MS - 1) == []
+    assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.advance(60_000) == ["T06 inactive"]
+
+
+def test_an_answer_that_no_process_takes_ends_the_session_at_last() -> None:
+    rig, _, hand, _ = asked(hold_ms=LONG_MS)
+    assert hand.send("session_resumed", approved=True) == "applied"
+    assert rig.advance(LONG_MS) == ["T06 inactive"]
+
+
+@pytest.mark.parametrize("beats", [False, True])
+def test_work_after_an_answer_begins_the_clocks_of_activity(beats: bool) -> None:
+    rig, agent, hand, _ = asked(hold_ms=LONG_MS)
+    assert hand.send("session_resumed", approved=False) == "applied"
+    agent.epoch = 2
+    rig.advance(1)
+    if beats:
+        assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.send(agent, "session_activity") == "applied"
+    assert rig.advance(60_000) == ["T06 inactive"]
+
+
+@pytest.mark.parametrize("waited_ms", [60_000, 2_000_000])
+def test_the_limit_of_an_attached_run_waits_for_the_answer_too(waited_ms: int) -> None:
+    rig, agent, hand, _ = asked(answer_ms=3_000_000, run_id="r")
+    assert rig.advance(waited_ms) == []
+    assert hand.send("session_resumed", approved=True) == "applied"
+    agent.epoch = 2
+    for _ in range(17):
+        assert rig.advance(50_000) == []
+        assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.advance(50_000) == ["None attached_limit"]
 
 
 def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_rejected() -> None:
