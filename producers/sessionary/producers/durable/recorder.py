@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # most clients have no library
 
 T = TypeVar("T")
 
+
 def _no_wait() -> Flow[bool]:
     yield from ()
     return False
@@ -68,7 +69,8 @@ class Recorder(NamedTuple):
         artifacts: Keeps values that are too large for events; None: such values are refused.
         quotas: Returns whether runs wait for their tenant's quota, as far as is known.
         change_begun: Changes the counts of what the session has begun, under its lock.
-        until_answered: Waits while the session waits for a person; returns whether it did.
+        is_asking: Returns whether the session waits for a person, as far as the client knows.
+        until_answered: Waits while it does; returns whether it did.
     """
 
     key: SessionKey
@@ -86,6 +88,7 @@ class Recorder(NamedTuple):
     artifacts: "ArtifactLibrary | None" = None
     quotas: Callable[[], bool] = lambda: False
     change_begun: Callable[[Callable[[BegunWork], None]], None] = lambda change: None
+    is_asking: Callable[[], bool] = lambda: False
     until_answered: Callable[[], Flow[bool]] = _no_wait
 
     @property

@@ -603,8 +603,11 @@ class Run(ReportedBlock):
     def _send_end(self, error: BaseException | None) -> None:
         if isinstance(error, ToolCallUnresolved):
             return  # the processor holds the run until the call is resolved
+        if error is not None and self._recorder.is_asking():
+            return  # another process goes on with the answer
         # The processor accepts the end of an attached run in state Active only.
-        if self._began and (self._steps.is_detached or self._reporter.is_active()):
+        is_accepted = self._steps.is_detached or self._reporter.is_active()
+        if self._began and (is_accepted or self._recorder.is_asking()):  # which raises: the result would be lost
             self._send(self._end_event(error))
 
     def _end_event(self, error: BaseException | None) -> Payload:

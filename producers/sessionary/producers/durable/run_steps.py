@@ -15,7 +15,7 @@ from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, i
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import DONE_STATES, describe_retry
 from sessionary.producers.durable.run_items import RunProgress
-from sessionary.producers.errors import Invalid, ModelTimeout, SessionaryError, Unavailable
+from sessionary.producers.errors import Invalid, ModelTimeout, NotAllowed, SessionaryError, Unavailable
 from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
@@ -52,6 +52,16 @@ class RunSteps:
         """
         return not (self.is_detached or self.is_over) and (yield from self._recorder.until_answered())
 
+    def _send(self, send: Callable[[], Any]) -> Flow[Any]:
+        """Send an event of the run once no person is asked; another task may ask at any moment."""
+        while True:
+            yield from self.until_answered()
+            try:
+                return (yield Do(send))
+            except NotAllowed:
+                if self.is_detached or not self._recorder.is_asking():
+                    raise
+
     def place(self, step_name: str | None = None) -> WorkContext:
         """Return the place of work in the run, or in a new attempt at one of its steps."""
         calls = self._outside if step_name is None else AttemptCalls(self._ended_calls)
@@ -78,18 +88,16 @@ class RunSteps:
             self._finished_lists.add(name)
             return None
         attempt, fields = self._new_attempt(known)
-        yield from self.until_answered()
         started = StepStarted(_checked_name(name), attempt, '{"items":true}', reason=self._reason_of(known))
-        yield Do(lambda: self._recorder.send(started, fields))
+        yield from self._send(lambda: self._recorder.send(started, fields))
         self._known[name] = StepView(name, "running", attempt)
         return fields
 
     def finish_list(self, name: str, count: int, fields: EnvelopeFields) -> Flow[None]:
         """Record that a list was worked through. Raises as `Run.items` does."""
         attempt = self._known[name].attempt
-        yield from self.until_answered()
         done = StepSucceeded(name, attempt, f'{{"items":{count}}}')
-        yield Do(lambda: self._recorder.send_acknowledged(done, fields))
+        yield from self._send(lambda: self._recorder.send_acknowledged(done, fields))
         self._known[name] = StepView(name, "succeeded", attempt, None, done.output_json)
         self._finished_lists.add(name)
 
@@ -159,11 +167,10 @@ class RunSteps:
         if known is not None and known.state in DONE_STATES:
             return (yield from self._skip(known, given))
         attempt, fields = self._new_attempt(known)
-        yield from self.until_answered()
         self._known[name] = StepView(name, "running", attempt)
         input_json = yield Do(lambda: self._input_of(given, fields))
         started = StepStarted(name, attempt, input_json, limit_ms, self._reason_of(known))
-        event_id = (yield Do(lambda: self._recorder.send(started, fields))).event_id
+        event_id = (yield from self._send(lambda: self._recorder.send(started, fields))).event_id
         fields = fields._replace(causation_id=event_id)
         late = None if limit_ms is None else ModelTimeout(f"step {name}", limit_ms)
         now_s = self._recorder.waits.now_s
@@ -183,9 +190,8 @@ class RunSteps:
             is_judged = late is not None and (error is late or (now_s() - began_s) * 1_000 > late.limit_ms)
             yield Do(lambda: self._fail(name, attempt, info, None if is_judged else fields))
             raise
-        yield from self.until_answered()  # another task may ask
         done = StepSucceeded(name, attempt, stored.text)
-        yield Do(lambda: self._recorder.send_acknowledged(done, fields))
+        yield from self._send(lambda: self._recorder.send_acknowledged(done, fields))
         self._known[name] = StepView(name, "succeeded", attempt, None, stored.text, input_json)
         return output
 
@@ -211,9 +217,8 @@ class RunSteps:
             reason = f"succeeded in attempt {known.attempt}: its stored output is used"
             if known.state == "skipped":
                 reason = "skipped before"
-            yield from self.until_answered()
             skipped = StepSkipped(known.name, reason)
-            yield Do(lambda: self._recorder.send(skipped, EnvelopeFields(run_id=self._run_id)))
+            yield from self._send(lambda: self._recorder.send(skipped, EnvelopeFields(run_id=self._run_id)))
         output = yield Do(lambda: load_value(self._recorder.artifacts, known.output_json))
         return output
 

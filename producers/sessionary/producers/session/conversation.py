@@ -191,14 +191,10 @@ class Questions:
             raise
 
     def until_answered(self) -> Flow[bool]:
-        """Wait until no person is asked; return whether one was. Raises as `Session.ask` does.
-
-        A process that does not hold the session takes it over: it goes on with the answer.
-        """
+        """Wait until no person is asked; return whether one was. Raises as `Session.ask` does."""
         question = self._core.view.question
         if question is None:
             return False
-        yield Do(self._hold)
         yield from self._poll(self._look_for_end, question.answer_ms)
         return True
 
@@ -210,8 +206,7 @@ class Questions:
         view = self._core.view
         answer: Answer | None = _find_answer(known, asking.question_id)
         while answer is None:
-            if view.local_state == "Paused" and view.question is None:  # others paused it, perhaps with a question
-                yield Do(partial(self._core.sync, view.departures))
+            yield Do(self._know_pause)
             is_open = view.question is not None and view.question.question_id == asking.question_id
             sent: PendingVerdict | None = None
             if is_open:
@@ -224,6 +219,14 @@ class Questions:
             if answer is None:
                 yield from self.until_answered()
         return answer
+
+    def _know_pause(self) -> None:
+        """Find out about a pause that others have made: perhaps it asks something."""
+        core, view = self._core, self._core.view
+        with core.lock:  # another thread may be about to adopt a record
+            is_known = view.local_state != "Paused" or view.question is not None
+        if not is_known:
+            core.sync(view.departures)
 
     def _hold(self) -> None:
         """Take the session over, unless this process holds it."""
@@ -297,10 +300,8 @@ class Questions:
         """Return True once no question is open, and adopt the epoch; None while one is."""
         core = self._core
         known = core.view.question
-        if known is None:
-            return True
         view = core.fetch_judged(core.services.control.fetch_session)
-        if view.question != known or view.epoch != core.emitter.epoch:
+        if known is not None and (view.question != known or view.epoch != core.emitter.epoch):
             self._adopt(view, known.question_id)
         if view.state in _ENDED:
             raise SessionEnded(f"session {core.session_id} ended ({view.reason_code}) before a person answered")

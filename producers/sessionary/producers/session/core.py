@@ -513,6 +513,7 @@ class SessionCore:
             services.artifacts,
             lambda: view.quotas,
             self._change_begun,
+            lambda: view.question is not None,
         )
 
     def _change_begun(self, change: Callable[[BegunWork], None]) -> None:

@@ -104,7 +104,7 @@ class SessionLock:
 
 
 _HELD_REMEDY = "it continues once they resume it"
-_ASKED_REMEDY = "ask() the same question to wait for the answer, or cancel() the session to give up"
+ASKED_REMEDY = "ask() the same question to wait for the answer, or cancel() the session to give up"
 
 
 class LocalView:
@@ -238,8 +238,10 @@ class LocalView:
         # If an event was lost, the session may not be in the state that it led to.
         if objection is not None and self.emitter.lost_events == self.lost_before:
             if self.question is not None:
-                detail = f"{EVENT_TYPES[type(payload)]} is not possible while a person is asked {self.question.text!r:.200}"
-                raise NotAllowed(objection.reason, f"{detail}: {_ASKED_REMEDY}", objection.state, objection.event_type)
+                detail = (
+                    f"{EVENT_TYPES[type(payload)]} is not possible while a person is asked {self.question.text!r:.200}"
+                )
+                raise NotAllowed(objection.reason, f"{detail}: {ASKED_REMEDY}", objection.state, objection.event_type)
             if self.is_held and self.local_state == "Paused":
                 detail = f"{EVENT_TYPES[type(payload)]} is not possible while others hold the session: {_HELD_REMEDY}"
                 raise NotAllowed(objection.reason, detail, objection.state, objection.event_type)
