@@ -256,7 +256,7 @@ class RunModel(QuotaModel):
                 self.decide_run(key, row, name, "failed", "session_ended")
 
     def fire_run(self, key: bytes, name: bytes, instant: int, reason: str) -> None:
-        """Fail a run whose deadline has passed; in a pause of its session its limit begins again."""
+        """Fail a run whose deadline has passed; in a pause of its session it begins again."""
         if reason == "attached_limit" and self.rows[key]["state"] == "Paused":
             self.runs[name]["due_at"] = self.now + self.runs[name]["limit"]
             return

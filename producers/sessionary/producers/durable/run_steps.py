@@ -67,8 +67,8 @@ class RunSteps:
         calls = self._outside if step_name is None else AttemptCalls(self._ended_calls)
         border = self.progress.save_border
         path = partial(self._find_path, step_name)
-        record = self.record
-        return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, border, calls, path, record)
+        parts = self.known_calls, border, calls, path, self.record, self.until_answered
+        return WorkContext(self._recorder, self._run_id, step_name, *parts)
 
     def _find_path(self, step_name: str | None) -> str | None:
         """Return the path of work in a step, and in the item of a list that it works through."""

@@ -1,4 +1,4 @@
-"""An agent that asks a person, killed at every point and started again: the person is asked once."""
+"""An agent that asks a person, killed at every point and started again: one question."""
 
 import uuid
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Questions to people: left by errors, asked by several, asked again, and what else is tried meanwhile."""
+"""Questions to people: left by errors, asked by several, and what else is tried meanwhile."""
 
 import asyncio
 import re
@@ -23,6 +23,7 @@ from sessionary.producers import (
     SessionEnded,
     SessionFenced,
     SessionLost,
+    tool,
 )
 from sessionary.producers.durable.flow import Do, Flow, Wait
 from sessionary.producers.session.conversation import Questions
@@ -113,10 +114,7 @@ def test_leaving_the_block_by_an_error_leaves_the_question_open(
                 await session.ask("Pay?", 4 * HOUR_S)
 
     with pytest.raises(type(error)):
-        if is_async:
-            asyncio.run(work_async())
-        else:
-            work()
+        asyncio.run(work_async()) if is_async else work()
     assert story.state() == "Paused"
     story.memory.advance(4 * HOUR_S - 60)
     assert story.state() == "Paused"
@@ -205,20 +203,26 @@ def test_a_run_in_asyncio_waits_with_its_steps_and_its_end() -> None:
     story = Story()
     story.approve_all()
 
+    @tool(effect="read")
+    async def read() -> str:
+        return "done"
+
+    async def slow() -> str:
+        await asyncio.sleep(0)
+        return await read()
+
     async def work() -> None:
         client = AsyncSessionClient.wrap(story.client())
-        async with client.session(user_id="ada", session_id=story.session_id) as session:
-            async with session.run("refund", run_id="r") as run:
+        async with (
+            client.session(user_id="ada", session_id=story.session_id) as session,
+            session.run("refund", run_id="r") as run,
+        ):
 
-                async def approve(question: str) -> bool:
-                    return (await session.ask(question, HOUR_S)).approved
+            async def approve(question: str) -> bool:
+                return (await session.ask(question, HOUR_S)).approved
 
-                async def slow() -> str:
-                    await asyncio.sleep(0)
-                    return "done"
-
-                questions = [run.step("approve", approve, f"Pay {n}?", key=f"{n}") for n in range(3)]
-                assert await asyncio.gather(*questions, run.step("work", slow)) == [True, True, True, "done"]
+            questions = [run.step("approve", approve, f"Pay {n}?", key=f"{n}") for n in range(3)]
+            assert await asyncio.gather(*questions, run.step("work", slow)) == [True, True, True, "done"]
 
     asyncio.run(work())
     assert story.questions() == {"Pay 0?": 1, "Pay 1?": 1, "Pay 2?": 1}
@@ -363,8 +367,8 @@ def test_a_claim_in_the_wait_fences_who_asked_and_the_other_service_takes_the_an
     def claim(question: str) -> None:
         story.memory.operator.claim(story.session_id, "night-shift")
 
+    story.memory.operator.answer_with(claim)
     with pytest.raises(SessionFenced), story.open() as session:
-        story.memory.operator.answer_with(claim)
         session.ask("Pay?")
     assert story.state() == "Paused"
     story.approve_all()
@@ -385,9 +389,9 @@ def test_a_session_that_ends_in_the_wait_ends_the_run_that_waits() -> None:
 def test_a_detached_run_goes_on_while_a_person_is_asked() -> None:
     story = Story()
     story.leave_with(Gone())
-    with suppress(Gone), story.open() as session:
-        with session.run("refund", run_id="r", mode="detached", resume=True) as run:
-            run.step("approve", lambda: session.ask("Pay?").approved)
+    session = story.open()
+    with suppress(Gone), session.run("refund", run_id="r", mode="detached", resume=True) as run:
+        run.step("approve", lambda: session.ask("Pay?").approved)
     story.memory.operator.answer_with(None)
     session = story.open()
     with session.run("refund", run_id="r", mode="detached", resume=True) as run:

@@ -262,7 +262,7 @@ def time_out_session(row: Any, at_ms: int, reason_code: str, *, is_silent: bool)
 
 
 def begin_limit_again(row: Any, at_ms: int) -> Any:
-    """Return a run whose limit, if it has one, begins at `at_ms`: its session was paused until then."""
+    """Return a run whose limit, if any, begins at `at_ms`: its session was paused until then."""
     if not isinstance(row, RunState) or row.due_at is None:
         return row
     return row._replace(due_at=at_ms + row.attached_run_ms)

@@ -155,8 +155,9 @@ def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> 
         key = run_key(*session, open_run.run_id)
         run = rows.get_row(key)
         if is_after_pause:
-            writes[key], changed = begin_limit_again(run, fact.at_ms), ()
-        elif target == "Timeout":
+            writes[key] = begin_limit_again(run, fact.at_ms)
+            continue
+        if target == "Timeout":
             writes[key], changed = time_out_session(run, fact.at_ms, fact.reason_code, is_silent=is_silent)
         else:
             writes[key], changed = end_session(run, fact.at_ms, fact.reason_code)
