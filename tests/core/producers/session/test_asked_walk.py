@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from examples.workflow.workflow import open_session
 from sessionary.producers import Session, SessionClient, SessionLost
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.events import SessionPaused
@@ -32,7 +31,7 @@ class Walk:
         guarded = ports._replace(**life.guard_ports(ports))
         client = SessionClient(tenant_id="acme", service_id="refunds", agent_id="a", ports=guarded)
         try:
-            session = open_session(client, self.session_id)
+            session = self._open_session(client)
             with session.run("refund", run_id="r", input={"order": "A-7"}, resume=True) as run:
                 amount = run.step("lookup", lambda: 1200)
                 approved = self._ask(session, run)
@@ -44,6 +43,14 @@ class Walk:
         finally:
             with suppress(Killed):
                 client.close()
+
+    def _open_session(self, client: SessionClient) -> Session:
+        """Return the session as it is, without taking it over."""
+        try:
+            session = client.attach(self.session_id)
+        except SessionLost:
+            session = client.create(session_id=self.session_id, user_id="ada")
+        return session.start() if session.local_state == "Idle" else session
 
     def questions(self) -> Counter[str]:
         """Return how often each question was asked."""
