@@ -49,7 +49,7 @@ def research(client: SessionClient) -> str:
         answer = session.ask(QUESTION, deadline=_ANSWER_TIME)
         say(f"{answer.reason_code} by {answer.by or 'the clock'} in epoch {session.epoch}")
         if not answer.approved:
-            session.lifecycle.cancel(f"not bought: {answer.reason_code}")
+            session.cancel(f"not bought: {answer.reason_code}")
             return session.session_id
         session.update_state({**session.state, "approved_by": answer.by})
         researcher.handoff("analyzer_1")

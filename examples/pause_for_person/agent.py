@@ -25,7 +25,7 @@ def take_answer(client: SessionClient, session_id: str, answer: str) -> None:
         state = session.resume(f"the person said {answer}")
         print("resumed with", state["amount"], "in epoch", session.epoch)
         if answer != "yes":
-            session.lifecycle.cancel("declined")
+            session.cancel("declined")
             return
         session.update_state({**state, "paid": True})
         session.complete("paid")

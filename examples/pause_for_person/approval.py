@@ -18,7 +18,7 @@ def pay(client: SessionClient, amount: int, deadline: timedelta) -> None:
         answer = session.ask(f"Pay {amount}?", deadline=deadline)
         print(f"{answer.reason_code} by {answer.by or 'the clock'} in epoch {session.epoch}")
         if not answer.approved:
-            session.lifecycle.cancel(f"not paid: {answer.reason_code}")
+            session.cancel(f"not paid: {answer.reason_code}")
             return
         session.update_state({**session.state, "paid": True})
         session.complete("paid")

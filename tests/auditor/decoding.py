@@ -255,7 +255,8 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "head_content": tuple(fields["snapshot"][name] for name in ("state_json", "schema_version", "encoding")),
         "question": None,  # id, how long it may be answered in ms, text
         "hold": None,  # by whom an operator's is, and for how long in ms
-        "answer": None,  # id of its question, whether it approves, reason code, by whom, text
+        "answers": [],  # of each: id of its question, whether it approves, reason code, by whom, text
+        "answered": False,  # an answer has led to its state
         "holder_epoch": 0,
         "exchanges": 0,
         "turn_by": 0,

@@ -70,8 +70,11 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             return row["last_work_at"] + limits["user_idle_ms"], "user_idle"
         if state == "Active":
             budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
+            if row["answered"] and row["last_event_at"] <= at:  # perhaps no process runs that takes the answer
+                budget = max(budget, limits["hold_ms"])
+            idle = limits["idle_ms"] + (limits["hold_ms"] if row["answered"] and row["last_work_at"] <= at else 0)
             clocks = [(max(row["last_event_at"], self.outage_end) + budget, 0, "inactive")]
-            clocks.append((max(row["last_work_at"], self.outage_end) + limits["idle_ms"], 1, "idle"))
+            clocks.append((max(row["last_work_at"], self.outage_end) + idle, 1, "idle"))
             clocks.append((row["max_due_at"], 2, "max_duration"))
             instant, _, name = min(clocks)
             return instant, name
@@ -239,6 +242,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         if number in ("T05", "T07", "T11") and not details.get("event_type", "").startswith("session_migration_"):
             row["epoch"] += 1
         row["last_event_at"] = row["last_work_at"] = self.now
+        row["answered"] = details.get("reason_code") in ("approved", "denied", "expired")
         row["audit_seq"] += 1
         wanted: Row = {"cleanup_id": None, "cleanup_actions": []}
         if actions:
@@ -249,7 +253,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
         )
-        self.last_transition, self.last_reason = number, details.get("reason_code", "")
+        is_migration = details.get("event_type", "").startswith("session_migration_")
+        self.last_transition, self.last_reason = "" if is_migration else number, details.get("reason_code", "")
         open_one = open_migration(row)
         if state == "Terminated":
             self.free_slot(row)

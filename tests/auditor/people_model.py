@@ -37,7 +37,6 @@ def ask_question(row: Row, envelope: Row, fields: Row) -> None:
     if (text := fields.get("question")) is not None:
         given = fields["answer_ms"]
         row["question"] = (envelope["event_id"], row["limits"]["hold_ms"] if given is None else given, text)
-        row["answer"] = None
 
 
 def check_hold(row: Row, fields: Row) -> None:
@@ -82,16 +81,16 @@ def check_answer(row: Row, fields: Row) -> None:
 
 def take_answer(row: Row, code: str, by: str = "", text: str | None = None) -> None:
     """End the question that a session waits with."""
-    row["answer"], row["question"] = (row["question"][0], code == "approved", code, by, text), None
+    answer = (row["question"][0], code == "approved", code, by, text)
+    row["answers"], row["question"] = [*row["answers"], answer][-16:], None
 
 
 def drop_question(row: Row) -> None:
     """End a question with its session."""
-    if row["question"] is not None:
-        row["question"] = row["answer"] = None
+    row["question"] = None
 
 
-def people_of(question: Any, answer: Any, hold: Any) -> Row:
-    """Return the question, answer and hold of a row of the product in the oracle's form."""
+def people_of(question: Any, answers: Any, hold: Any) -> Row:
+    """Return the question, answers and hold of a row of the product in the oracle's form."""
     asked = None if question is None else (question.question_id, question.answer_ms, question.text)
-    return {"question": asked, "answer": answer and tuple(answer), "hold": hold and tuple(hold)}
+    return {"question": asked, "answers": [tuple(each) for each in answers], "hold": hold and tuple(hold)}

@@ -241,7 +241,9 @@ class RunModel(QuotaModel):
         for name, run in self.open_runs_of(key) if number else ():
             if run["mode"] != "attached":
                 continue
-            if number == "T06" and run["state"] in ("started", "running"):
+            if number == "T05" and run["state"] != "queued":
+                run["due_at"] = self.now + run["limit"]
+            elif number == "T06" and run["state"] in ("started", "running"):
                 self.decide_run(
                     key,
                     row,
@@ -254,7 +256,10 @@ class RunModel(QuotaModel):
                 self.decide_run(key, row, name, "failed", "session_ended")
 
     def fire_run(self, key: bytes, name: bytes, instant: int, reason: str) -> None:
-        """Fail a run whose deadline has passed."""
+        """Fail a run whose deadline has passed; in a pause of its session it begins again."""
+        if reason == "attached_limit" and self.rows[key]["state"] == "Paused":
+            self.runs[name]["due_at"] = self.now + self.runs[name]["limit"]
+            return
         self.runs[name]["error_class"] = "retryable"
         due, fired = instant * 1000, self.now * 1000
         self.decide_run(key, self.rows[key], name, "failed", reason, due_at=due, fired_at=fired)

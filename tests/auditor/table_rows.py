@@ -64,7 +64,7 @@ def _session_summary(key: bytes, row: Row) -> Row:
         "attempts": row["attempts"],
         "turns": row["turns"],
         "claim": row["claim"],
-        **{name: row[name] for name in ("holder_epoch", "question", "answer", "hold", "exchanges", "turn_by")},
+        **{name: row[name] for name in ("holder_epoch", "question", "answers", "hold", "exchanges", "turn_by")},
         "agents": [*row["agents"].values()],
         "shared_results": row["shared_results"],
         "producers": ledger_summary(row["producers"]),
@@ -79,11 +79,11 @@ def _session_summary(key: bytes, row: Row) -> Row:
 
 
 def _people_of(fields: Row) -> Row:
-    question, answer, hold = (fields.get(name) for name in ("question", "answer", "hold"))
+    question, hold = (fields.get(name) for name in ("question", "hold"))
     asked = question and (question["question_id"], question["answer_ms"], question["text"])
-    given = answer and tuple(answer.values())
+    given = [tuple(answer.values()) for answer in fields.get("answers", [])]
     held = hold and tuple(hold.values())
-    return {"holder_epoch": fields.get("holder_epoch", 0), "question": asked, "answer": given, "hold": held}
+    return {"holder_epoch": fields.get("holder_epoch", 0), "question": asked, "answers": given, "hold": held}
 
 
 def found_row(kind: str, fields: Row) -> Row:

@@ -80,7 +80,7 @@ def oracle_row(state: SessionState) -> Row:
         "exchanges": state.exchanges,
         "turn_by": state.turn_by,
         "claim": state.quota and (state.quota.offset, state.quota.granted),
-        **people_of(state.question, state.answer, state.hold),
+        **people_of(state.question, state.answers, state.hold),
         "producers": {
             ledger.producer_id: {
                 "last": ledger.last_seq,

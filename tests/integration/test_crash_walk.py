@@ -1,6 +1,7 @@
-"""The workflow as real processes, killed by SIGKILL at every crash point and started again.
+"""Real processes, killed by SIGKILL at every crash point and started again.
 
-The points are walked in five parts, each on a stack of its own.
+The points of the workflow are walked in five parts, each on a stack of its own. An agent that asks
+a person, and calls a tool in a loop, is killed at six points, or at all.
 """
 
 import json
@@ -14,19 +15,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGKILL
-from threading import Thread
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 from examples.workflow.services import Services
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.pipeline_rig import TOKEN, PipelineRig
+from tests.integration.pipeline_rig import API_TOKENS, OPERATOR_TOKEN, TENANT, TOKEN, PipelineRig
 from tests.style.project import ROOT
-from tests.support import Processes, environment
+from tests.support import Processes, crashing_asker, environment
 from tests.support.crashing_workflow import UNRESOLVED, Ended, Job, read_ended
 
 pytestmark = pytest.mark.timeout(3_000)
 PARTS = 5
+START_POINTS = 10  # a start that is killed, and made again while the spool is sent, has rejected events
 
 
 class WalkRig:
@@ -125,3 +128,93 @@ def test_a_process_that_is_killed_anywhere_repeats_no_effect(
 def sent_by_issue(services: Services) -> Counter[str]:
     """Return how many messages were sent about each issue."""
     return Counter(message["text"].partition(":")[0] for message in services.sent.all())
+
+
+class AskingRig:
+    """A broker, a processor, processes that ask, and a person who approves what waits a moment."""
+
+    def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
+        pipeline = PipelineRig(kafka, None, processes)
+        pipeline.start_processor(api_tokens=API_TOKENS)
+        self._control_url, self._folder = pipeline.control_url, folder
+        own = {"control_url": pipeline.control_url, "api_token": TOKEN}
+        own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
+        self._environment = {**os.environ, **environment(kafka, **own)}
+        self._seen: set[str] = set()
+        self.approved: list[str] = []  # ids of questions
+
+    def work(self, jobs: Sequence[crashing_asker.Job]) -> Mapping[str, list[crashing_asker.Ended]]:
+        """Let processes work on the jobs; return how each session's processes ended."""
+        (self._folder / "jobs.json").write_text(json.dumps(jobs))
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.crashing_asker", self._folder, self._folder / "jobs.json"],
+            env=self._environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=800,
+            check=False,
+        )
+        assert done.returncode == 0, done
+        return crashing_asker.read_ended(done.stdout)
+
+    @contextmanager
+    def person(self) -> Iterator[None]:
+        """Approve each question that is seen twice, until the block is left."""
+        is_over = Event()
+
+        def approve_all() -> None:
+            while not is_over.wait(0.5):
+                for question in self._fetch("waiting", OPERATOR_TOKEN)["waiting"]:
+                    if question["question_id"] in self._seen:
+                        self.approved.append(question["question_id"])
+                        approval = {"question_id": question["question_id"]}
+                        self._fetch(f"sessions/{question['session_id']}/approve", OPERATOR_TOKEN, approval)
+                    self._seen.add(question["question_id"])
+
+        thread = Thread(target=approve_all)
+        thread.start()
+        yield
+        is_over.set()
+        thread.join()
+
+    def session(self, session_id: str) -> Any:
+        return self._fetch(f"sessions/{session_id}", TOKEN)
+
+    def log_of(self, session_id: str) -> str:
+        return (self._folder / f"{session_id}.log").read_text("utf-8")
+
+    def _fetch(self, page: str, token: str, body: Any = None) -> Any:
+        query = f"?tenant={TENANT}" if token == OPERATOR_TOKEN else ""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._control_url}/v1/{page}{query}", data, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+
+@pytest.mark.parametrize("most", [6, 1_000], ids=["six points", "all points"])
+def test_a_person_is_asked_once_wherever_the_agent_is_killed(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path, most: int
+) -> None:
+    """Half of the second processes start in the wait, half after the answer."""
+    rig = AskingRig(kafka, processes, tmp_path)
+    whole = str(uuid.uuid4())
+    with rig.person():
+        result, crossed, _ = json.loads(rig.work([crashing_asker.Job(whole, -1, 2, is_late=False)])[whole][0].line)
+        assert result == ["noted", "noted"]
+        assert crossed > 40
+        points = range(3, crossed, max(1, crossed // most))[:most]
+        jobs = [crashing_asker.Job(str(uuid.uuid4()), point, 0, is_late=point % 2 == 1) for point in points]
+        ended = rig.work(jobs)
+    assert [first.code for first, _, _ in ended.values()].count(-SIGKILL) > len(points) // 2
+    for (session_id, (_, second, third)), point in zip(ended.items(), points, strict=True):
+        log = rig.log_of(session_id)
+        assert (second.code, third.code) == (0, 0), log
+        for line in (second.line, third.line):
+            result, _, effects = json.loads(line)
+            assert (result, effects) == (["noted", "noted"], ["approved: True"] * 2), log
+        session = rig.session(session_id)
+        assert [answer["reason_code"] for answer in session["answers"]] == ["approved"] * 2, log
+        assert point < START_POINTS or session["rejections"] == [], log
+    assert len(rig.approved) == len(set(rig.approved)) == 2 * (len(points) + 1)

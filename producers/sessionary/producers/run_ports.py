@@ -296,7 +296,8 @@ class SessionView(NamedTuple):
     quotas: bool | None = None  # whether its runs ask for their tenant's quota, if known
     holder_epoch: int | None = None  # the last epoch that a client's event has given, if known
     question: Question | None = None  # the question that the session waits for
-    answer: Answer | None = None  # the outcome of its last question
+    answers: Sequence[Answer] = ()  # those to its last questions, the newest last
+    is_answer_new: bool = False  # the last answer has made it Active, and no work was done since
     agents: Sequence[AgentMember] = ()  # in the order of their registration
     migration: MigrationView | None = None  # the last migration; None if there never was one
     awaits_quota: bool = False  # whether it waits until its tenant's quota admits it

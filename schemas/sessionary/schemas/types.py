@@ -344,7 +344,8 @@ class Limits(NamedTuple):
         tool_ms: A tool's part of the inactivity budget; recommended 10,000 to 30,000.
         network_ms: The network's part of the inactivity budget; recommended 5,000 to 15,000.
         idle_ms: Longest time in Active without work; heartbeats are no work.
-        attached_run_ms: Longest time of an attached run from its start on; then it fails.
+        attached_run_ms: Longest time of an attached run from its start, or from a pause of its
+            session on; then it fails.
         max_duration_ms: Longest life from the start on; Paused, and time between turns, stop the
             clock.
         grace_ms: Time in Timeout until the session is terminated.

@@ -121,7 +121,7 @@ def test_every_verb_sends_what_its_counterpart_sends() -> None:
         assert parent.sync().state == "Active"
         parent.error(TimeoutError("x"))
         parent.recover("plan")
-        parent.lifecycle.cancel("stop")
+        parent.cancel("stop")
         client.create(user_id="u", session_id=IDS[1], parent=IDS[0]).lifecycle.fail_start("invalid_config", "no")
         client.session(user_id="u", session_id=IDS[2]).lifecycle.force_close("now")
         client.session(user_id="u", session_id=IDS[3]).complete("done")
@@ -142,7 +142,7 @@ def test_every_verb_sends_what_its_counterpart_sends() -> None:
         assert (await parent.sync()).state == "Active"
         await parent.error(TimeoutError("x"))
         await parent.recover("plan")
-        await parent.lifecycle.cancel("stop")
+        await parent.cancel("stop")
         failing = await client.create(user_id="u", session_id=IDS[1], parent=IDS[0])
         await failing.lifecycle.fail_start("invalid_config", "no")
         async with client.session(user_id="u", session_id=IDS[2]) as forced:

@@ -52,7 +52,7 @@ SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
     *("message", "turn", "llm", "run", "resume_run", "start_task", "metadata", "bind"),
-    *("start", "pause", "ask", "resume", "error", "recover", "sync", "complete", "close"),
+    *("start", "pause", "ask", "resume", "error", "recover", "sync", "complete", "cancel", "close"),
     *("lifecycle", "conversation", "agents", "migration", "records"),
     "core",
 }
@@ -65,7 +65,7 @@ GROUPS = {
     "records": (SessionRecords, AsyncSessionRecords),
 }
 GROUP_VERBS = {
-    *("lifecycle.fail_start", "lifecycle.enter_phase", "lifecycle.cancel", "lifecycle.force_close", "lifecycle.detach"),
+    *("lifecycle.fail_start", "lifecycle.enter_phase", "lifecycle.force_close", "lifecycle.detach"),
     *("conversation.read", "conversation.add_result", "agents.get", "agents.list", "agents.handoff"),
     *("migration.move", "records.execution", "records.artifacts", "records.verify"),
 }

@@ -116,7 +116,7 @@ def _change_state(session: Session, action: Action) -> None:
         case "close":
             session.close()
         case "cancel":
-            session.lifecycle.cancel("called off")
+            session.cancel("called off")
         case _:
             raise AssertionError(f"no verb of a session is called {action.verb}")
 

@@ -112,7 +112,9 @@ class WorkContext(NamedTuple):
     and the fields of its events, and saves a checkpoint; it raises nothing. `share` has the calls
     of models in a step; None outside of steps. `calls` numbers the equal calls and steps of the
     attempt. `find_path` returns what tells work here from equal work elsewhere in the run: the
-    step, and the item of a list; None outside of both.
+    step, and the item of a list; None outside of both. `record` takes a name, an input, and a flow
+    by the full name, and keeps its output as that of a step here. `until_answered` waits while a
+    person is asked.
     """
 
     recorder: object
@@ -122,6 +124,8 @@ class WorkContext(NamedTuple):
     save_border: Callable[[str, str, str, EnvelopeFields], None]
     calls: "AttemptCalls"
     find_path: Callable[[], str | None]
+    record: Callable[[str, Mapping[str, Any], Callable[[str], Any]], Any]  # returns a `Flow` of `durable`
+    until_answered: Callable[[], Any]  # so does this
     share: ModelShare | None = None
 
 

@@ -292,8 +292,14 @@ class Emitter:
         """Return as `ProducerSequence.settled_position` does."""
         return self._sequence.settled_position()
 
-    def emit(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None) -> str:
-        """Send one event, return its id.
+    def emit(
+        self,
+        payload: Payload,
+        fields: EnvelopeFields = NO_FIELDS,
+        on_receipt: OnReceipt | None = None,
+        event_id: str | None = None,
+    ) -> str:
+        """Send one event, return its id; `event_id`: instead of a new one.
 
         Raises `Invalid`, `QueueFull`, `ClientClosed`; in these cases no number is used.
         """
@@ -303,7 +309,7 @@ class Emitter:
         settle = sequence.on_receipt if on_receipt is None else _both(sequence.on_receipt, on_receipt)
         with sequence.lock:
             record, seq = None, sequence.last + 1
-            if fields is NO_FIELDS and self.gate.open:
+            if fields is NO_FIELDS and event_id is None and self.gate.open:
                 facts = (sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
                 template = self._templates.get(type(payload)) if facts == self._template_facts else None
                 if template is not None:
@@ -311,7 +317,7 @@ class Emitter:
                 else:
                     self._see_event(payload, facts)
             if record is None:
-                record = self._build_record(payload, fields, seq)
+                record = self._build_record(payload, fields, seq, event_id=event_id)
             sequence.last = seq
             try:
                 self._transport.send(record, settle)
@@ -348,7 +354,14 @@ class Emitter:
             self._heartbeat = None
         self._transport.send_heartbeat(record)
 
-    def _build_record(self, payload: Payload, fields: EnvelopeFields, seq: int, epoch: int | None = None) -> OutRecord:
+    def _build_record(
+        self,
+        payload: Payload,
+        fields: EnvelopeFields,
+        seq: int,
+        epoch: int | None = None,
+        event_id: str | None = None,
+    ) -> OutRecord:
         if not self.gate.open:
             raise self.gate.closed_error()
         event_type = EVENT_TYPES.get(type(payload))
@@ -358,7 +371,8 @@ class Emitter:
                 f"{type(payload).__name__} is not an event class; use one of sessionary.schemas.events",
             )
         now_us = time.time_ns() // 1000
-        event_id, occurred_at = new_event_id(now_us), now_us if fields.occurred_at is None else fields.occurred_at
+        event_id = event_id or new_event_id(now_us)
+        occurred_at = now_us if fields.occurred_at is None else fields.occurred_at
         envelope = self._envelope_of(event_type, fields, event_id, seq, occurred_at)
         event = Event(envelope if epoch is None else envelope._replace(epoch=epoch), payload)
         try:

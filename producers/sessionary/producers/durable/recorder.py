@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.flow import Flow
 from sessionary.producers.errors import DeliveryFailed, Unavailable
 from sessionary.producers.ports import Control, OnError, Verdict
 from sessionary.producers.process.clocks import awake_and_asleep_s
@@ -19,6 +20,12 @@ if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 T = TypeVar("T")
+
+
+def _no_wait() -> Flow[bool]:
+    yield from ()
+    return False
+
 
 REAL_WAITS = Waits(awake_and_asleep_s, None, random.random)
 
@@ -62,6 +69,8 @@ class Recorder(NamedTuple):
         artifacts: Keeps values that are too large for events; None: such values are refused.
         quotas: Returns whether runs wait for their tenant's quota, as far as is known.
         change_begun: Changes the counts of what the session has begun, under its lock.
+        is_asking: Returns whether the session waits for a person, as far as the client knows.
+        until_answered: Waits while it does; returns whether it did.
     """
 
     key: SessionKey
@@ -79,6 +88,8 @@ class Recorder(NamedTuple):
     artifacts: "ArtifactLibrary | None" = None
     quotas: Callable[[], bool] = lambda: False
     change_begun: Callable[[Callable[[BegunWork], None]], None] = lambda change: None
+    is_asking: Callable[[], bool] = lambda: False
+    until_answered: Callable[[], Flow[bool]] = _no_wait
 
     @property
     def known(self) -> RunReads:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
+from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, overload
 
 from sessionary.producers.context.callables import kind_of
@@ -202,7 +203,6 @@ class Run(ReportedBlock):
         "_beats",
         "_began",
         "_has_plan",
-        "_is_detached",
         "_is_left",
         "_recorder",
         "_start",
@@ -219,10 +219,10 @@ class Run(ReportedBlock):
         self._start = start
         self._beats = beats
         self._steps = RunSteps(recorder, start.run_id)
+        self._steps.is_detached = start.started is not None and start.started.mode == "detached"
         self._began = False
         self._is_left = False  # The block has no place in the session's count any more
         self._has_plan = start.started is not None and start.started.plan_json is not None
-        self._is_detached = start.started is not None and start.started.mode == "detached"
 
     def __repr__(self) -> str:
         started = self._start.started
@@ -460,14 +460,39 @@ class Run(ReportedBlock):
         self._enter_metadata()
         return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        if error is None:
+            try:
+                run_flow(self._steps.until_answered(), self._recorder.waits.pause)  # another thread may ask
+            except BaseException as failure:
+                super().__exit__(type(failure), failure, None)
+                raise
+        return super().__exit__(kind, error, trace)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        if error is None:
+            try:
+                await run_flow_async(self._steps.until_answered(), self._recorder.waits.pause)
+            except BaseException as failure:
+                await super().__aexit__(type(failure), failure, None)
+                raise
+        return await super().__aexit__(kind, error, trace)
+
     def _enter_metadata(self) -> None:
         self._metadata = added_metadata(self._reporter.session_id, self._inner_metadata(), self._steps.place())
         self._metadata.__enter__()
 
     def _enter_judged(self) -> Flow[None]:
         """Resume the run if it has begun before, else begin it; both are judged first."""
-        recorder, (run_id, started, fields, may_resume, wait_s) = self._recorder, self._start
-        known = (yield Do(partial(read_run, recorder, run_id))) if may_resume else None
+        recorder, (run_id, started, fields, _, wait_s) = self._recorder, self._start
+        known = yield from self._read_resumed()
+        is_complete = known is not None and known.run.state == "completed"
+        if not is_complete and (yield from self._steps.until_answered()):
+            known = yield from self._read_resumed()  # the process that asked may have gone on
         if known is not None:
             # Before the run is resumed: if this fails, the run waits as before.
             artifact_ids = yield Do(partial(self._read_artifact_ids, known))
@@ -493,11 +518,20 @@ class Run(ReportedBlock):
         else:
             yield Do(self._report_start)
 
+    def _read_resumed(self) -> Flow[KnownRun | None]:
+        """Return the records of a run that may be resumed; None if there are none."""
+        if not self._start.may_resume:
+            return None
+        known: KnownRun | None = yield Do(partial(read_run, self._recorder, self.run_id))
+        if known is not None:
+            self._steps.is_detached = known.run.mode == "detached"
+        return known
+
     def _ask_again_if_old(self, admitted_s: float | None) -> Flow[None]:
         """Ask again for the run's slot of a quota if its limits may have freed it meanwhile."""
         recorder, limits = self._recorder, self._recorder.limits()
         silent_ms = inactivity_budget_ms(limits)
-        if not self._is_detached:
+        if not self._steps.is_detached:
             silent_ms = min(silent_ms, limits.attached_run_ms)
         if admitted_s is not None and (recorder.waits.now_s() - admitted_s) * 1_000 >= silent_ms:
             yield from wait_admitted(recorder, self.run_id, self._start.fields, recorder.timeout_s)
@@ -511,7 +545,6 @@ class Run(ReportedBlock):
     def _adopt(self, known: KnownRun) -> None:
         self._steps.adopt(known.steps, known.calls, known.run.checkpoint)
         self._has_plan = known.run.plan_json is not None
-        self._is_detached = known.run.mode == "detached"
         if known.run.state == "completed":
             self._steps.is_over = True
             self.artifact_id = known.run.artifact_id
@@ -528,9 +561,15 @@ class Run(ReportedBlock):
         """Count what a resumed run has, so that it begins nothing for which there is no room."""
         names, keys = [step.name for step in known.steps], [call.idem_key for call in known.calls]
         self._change_count(lambda begun: begun.adopt_run(self.run_id, names, keys, artifact_ids))
+        self._note_attached()
 
     def _enter_count(self) -> None:
         self._change_count(lambda begun: begun.enter_run(self.run_id))
+        self._note_attached()
+
+    def _note_attached(self) -> None:
+        if not self._steps.is_detached:
+            self._change_count(lambda begun: begun.attached_runs.add(self.run_id))
 
     def _change_count(self, change: Callable[[BegunWork], None]) -> None:
         """Change the session's counts, unless the block was left: a thread may have been late."""
@@ -552,7 +591,7 @@ class Run(ReportedBlock):
     def _begin(self) -> None:
         self._began = True
         self._send(RunRunning())
-        self._beats.start(self.run_id, is_attached=not self._is_detached)
+        self._beats.start(self.run_id, is_attached=not self._steps.is_detached)
 
     def _report_end(self, error: BaseException | None) -> None:
         self._beats.stop()
@@ -564,8 +603,11 @@ class Run(ReportedBlock):
     def _send_end(self, error: BaseException | None) -> None:
         if isinstance(error, ToolCallUnresolved):
             return  # the processor holds the run until the call is resolved
+        if error is not None and self._recorder.is_asking():
+            return  # another process goes on with the answer
         # The processor accepts the end of an attached run in state Active only.
-        if self._began and (self._is_detached or self._reporter.is_active()):
+        is_accepted = self._steps.is_detached or self._reporter.is_active()
+        if self._began and (is_accepted or self._recorder.is_asking()):  # which raises: the result would be lost
             self._send(self._end_event(error))
 
     def _end_event(self, error: BaseException | None) -> Payload:

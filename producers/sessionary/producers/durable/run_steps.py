@@ -15,7 +15,7 @@ from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, i
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import DONE_STATES, describe_retry
 from sessionary.producers.durable.run_items import RunProgress
-from sessionary.producers.errors import Invalid, ModelTimeout, SessionaryError, Unavailable
+from sessionary.producers.errors import Invalid, ModelTimeout, NotAllowed, SessionaryError, Unavailable
 from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
@@ -28,6 +28,7 @@ class RunSteps:
 
     def __init__(self, recorder: Recorder, run_id: str) -> None:
         self.is_over = False  # the run is completed: nothing is sent any more
+        self.is_detached = False
         self.known_calls: dict[str, CallView] = {}
         self._recorder = recorder
         self._run_id = run_id
@@ -45,12 +46,29 @@ class RunSteps:
         self._known.update((step.name, step) for step in steps)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
+    def until_answered(self) -> Flow[bool]:
+        """Wait while a person is asked, unless the run goes on without its session; return whether
+        one was.
+        """
+        return not (self.is_detached or self.is_over) and (yield from self._recorder.until_answered())
+
+    def _send(self, send: Callable[[], Any]) -> Flow[Any]:
+        """Send an event of the run once no person is asked; another task may ask at any moment."""
+        while True:
+            yield from self.until_answered()
+            try:
+                return (yield Do(send))
+            except NotAllowed:
+                if self.is_detached or not self._recorder.is_asking():
+                    raise
+
     def place(self, step_name: str | None = None) -> WorkContext:
         """Return the place of work in the run, or in a new attempt at one of its steps."""
         calls = self._outside if step_name is None else AttemptCalls(self._ended_calls)
         border = self.progress.save_border
         path = partial(self._find_path, step_name)
-        return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, border, calls, path)
+        parts = self.known_calls, border, calls, path, self.record, self.until_answered
+        return WorkContext(self._recorder, self._run_id, step_name, *parts)
 
     def _find_path(self, step_name: str | None) -> str | None:
         """Return the path of work in a step, and in the item of a list that it works through."""
@@ -71,7 +89,7 @@ class RunSteps:
             return None
         attempt, fields = self._new_attempt(known)
         started = StepStarted(_checked_name(name), attempt, '{"items":true}', reason=self._reason_of(known))
-        yield Do(lambda: self._recorder.send(started, fields))
+        yield from self._send(lambda: self._recorder.send(started, fields))
         self._known[name] = StepView(name, "running", attempt)
         return fields
 
@@ -79,7 +97,7 @@ class RunSteps:
         """Record that a list was worked through. Raises as `Run.items` does."""
         attempt = self._known[name].attempt
         done = StepSucceeded(name, attempt, f'{{"items":{count}}}')
-        yield Do(lambda: self._recorder.send_acknowledged(done, fields))
+        yield from self._send(lambda: self._recorder.send_acknowledged(done, fields))
         self._known[name] = StepView(name, "succeeded", attempt, None, done.output_json)
         self._finished_lists.add(name)
 
@@ -92,14 +110,7 @@ class RunSteps:
         key: str | None = None,
     ) -> Flow[Any]:
         """Run a step and return its output; `given` is its input. Raises as `Run.step` does."""
-        full_name = _checked_name(name if key is None else f"{name} [{_checked_key(key)}]")
-        place = current_scope().place
-        if place is not None and place.recorder is self._recorder:
-            # A step that is done does not begin its inner steps again: these count by themselves.
-            path, calls = place.find_path(), place.calls
-        else:
-            path, calls = self._find_path(None), self._outside
-        full_name = full_name if path is None else f"{path}/{full_name}"
+        calls, full_name = self._find_place(_checked_name(name if key is None else f"{name} [{_checked_key(key)}]"))
         number, is_done = calls.take_number(full_name), False
         try:
             if self._open.setdefault(full_name, begun := object()) is not begun:
@@ -110,7 +121,7 @@ class RunSteps:
                 )
             try:
                 numbered = full_name if number == 1 or key is not None else f"{full_name} #{number}"
-                output = yield from self._step(_checked_name(numbered), function, given, limit_ms)
+                output = yield from self._step(_checked_name(numbered), partial(_call, function), given, limit_ms)
             finally:
                 del self._open[full_name]
             is_done = True
@@ -119,8 +130,38 @@ class RunSteps:
             if not is_done:
                 calls.give_back(full_name, number)
 
+    def record(self, name: str, given: Mapping[str, Any], work: Callable[[str], Flow[Any]]) -> Flow[Any]:
+        """Do work of the client as a step at the present place; return its output, as JSON has it.
+
+        `work` gets the step's full name. Equal ones may be open at the same time.
+        """
+        calls, full_name = self._find_place(name)
+        number, is_done = calls.take_number(full_name), False
+        try:
+            numbered = _checked_name(full_name if number == 1 else f"{full_name} #{number}")
+            output = yield from self._step(numbered, lambda _: work(numbered), given, None)
+            is_done = True
+            return output
+        finally:
+            if not is_done:
+                calls.give_back(full_name, number)
+
+    def _find_place(self, name: str) -> tuple[AttemptCalls, str]:
+        """Return what numbers the steps of the present place, and the path of one of them."""
+        place = current_scope().place
+        if place is not None and place.recorder is self._recorder:
+            # A step that is done does not begin its inner steps again: these count by themselves.
+            path, calls = place.find_path(), place.calls
+        else:
+            path, calls = self._find_path(None), self._outside
+        return calls, name if path is None else f"{path}/{name}"
+
     def _step(
-        self, name: str, function: Callable[[], Any], given: Mapping[str, Any], limit_ms: int | None
+        self,
+        name: str,
+        work: Callable[[ModelTimeout | None], Flow[Any]],
+        given: Mapping[str, Any],
+        limit_ms: int | None,
     ) -> Flow[Any]:
         known = self._known.get(name)
         if known is not None and known.state in DONE_STATES:
@@ -129,14 +170,14 @@ class RunSteps:
         self._known[name] = StepView(name, "running", attempt)
         input_json = yield Do(lambda: self._input_of(given, fields))
         started = StepStarted(name, attempt, input_json, limit_ms, self._reason_of(known))
-        event_id = (yield Do(lambda: self._recorder.send(started, fields))).event_id
+        event_id = (yield from self._send(lambda: self._recorder.send(started, fields))).event_id
         fields = fields._replace(causation_id=event_id)
         late = None if limit_ms is None else ModelTimeout(f"step {name}", limit_ms)
         now_s = self._recorder.waits.now_s
         began_s, place = now_s(), self.place(name)._replace(share=self._share_of(name, known))
         try:
             with added_metadata(self._recorder.key.session_id, fields, place):
-                output = yield Call(function, late)
+                output = yield from work(late)
             if late is not None and (now_s() - began_s) * 1_000 > late.limit_ms:
                 raise late
             what = f"the output of step {name}"
@@ -150,7 +191,7 @@ class RunSteps:
             yield Do(lambda: self._fail(name, attempt, info, None if is_judged else fields))
             raise
         done = StepSucceeded(name, attempt, stored.text)
-        yield Do(lambda: self._recorder.send_acknowledged(done, fields))
+        yield from self._send(lambda: self._recorder.send_acknowledged(done, fields))
         self._known[name] = StepView(name, "succeeded", attempt, None, stored.text, input_json)
         return output
 
@@ -177,7 +218,7 @@ class RunSteps:
             if known.state == "skipped":
                 reason = "skipped before"
             skipped = StepSkipped(known.name, reason)
-            yield Do(lambda: self._recorder.send(skipped, EnvelopeFields(run_id=self._run_id)))
+            yield from self._send(lambda: self._recorder.send(skipped, EnvelopeFields(run_id=self._run_id)))
         output = yield Do(lambda: load_value(self._recorder.artifacts, known.output_json))
         return output
 
@@ -207,12 +248,16 @@ class RunSteps:
         `fields`: those of the event; None: the processor knows it without one.
         """
         self._known[name] = StepView(name, "failed", attempt, error)
-        if fields is None:
-            return
+        if fields is None or not (self.is_detached or self._recorder.is_active()):
+            return  # in any other state the processor would reject it
         try:
             self._recorder.send(StepFailed(name, attempt, error), fields)
         except SessionaryError as lost:
             self._recorder.on_error(lost)
+
+
+def _call(function: Callable[[], Any], late: ModelTimeout | None) -> Flow[Any]:
+    return (yield Call(function, late))
 
 
 def _check_same_input(known: StepView, given: Mapping[str, Any]) -> None:

@@ -226,9 +226,14 @@ class _ToolCaller:
             parts = metadata.run_id, metadata.step_id, key, text_of, call, functools.partial(inside, key)
             return CallPlan(*parts, known, border, look_first)
 
-        if is_named or self._once:
-            return self._call_by_key(recorder, calls, key, plan_of)
-        return self._call_by_number(recorder, calls, key, plan_of)
+        until_answered = recorder.until_answered if place is None else place.until_answered
+        call_by = self._call_by_key if is_named or self._once else self._call_by_number
+
+        def flow() -> Flow[Any]:
+            yield from until_answered()  # another task of the run may ask a person
+            return (yield from call_by(recorder, calls, key, plan_of))
+
+        return flow()
 
     def _call_by_key(
         self, recorder: Recorder, calls: AttemptCalls, key: str, plan_of: Callable[[str], CallPlan]

@@ -81,10 +81,6 @@ class AsyncSessionLifecycle:
         """
         await hand_over(self.core, Lifecycle(self.core).enter_phase, phase, metadata)
 
-    async def cancel(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
-        """End the session because its work was called off. Raises as `AsyncSession.emit` does."""
-        await end_anyway(self.core, Lifecycle(self.core).cancel, message, metadata)
-
     async def force_close(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session at once, with the most severe reason that is legal in its state.
 
@@ -339,8 +335,9 @@ class AsyncSession(OpenedLater):
     | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
     | cancellation, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
 
-    A session that was detached, or that the processor has timed out, is left as it is. In the block
-    the session is the current one: see `current_session`.
+    A session that was detached, that the processor has timed out, or that waits for a person's
+    answer, is left as it is: see `ask`. In the block the session is the current one: see
+    `current_session`.
 
     The most frequent verbs are methods of the session. The others are in groups: `lifecycle`,
     `conversation`, `agents`, `migration` and `records`.
@@ -756,9 +753,15 @@ class AsyncSession(OpenedLater):
 
         An operator answers by `sessionary question approve` or `deny`, or by the control API. If
         none does in time, the question expires, which is a denial. In each case the session is
-        Active again, in the next epoch; it sends no heartbeats meanwhile. If a process ends while
-        it waits, another process may `attach` to the session and ask the same question. That
-        process takes the session over, and waits for the answer to the open question.
+        Active again, in the next epoch; it sends no heartbeats meanwhile.
+
+        A person is asked once, wherever the process is killed. In a run the answer is kept, as the
+        output of a step: a resumed run that asks the same question at the same place gets it. While
+        the question is open, the resumed run waits at its entry. Outside of runs, the last answer
+        is the one to the same question of the next process, until work is done.
+
+        Leaving the session's block leaves the question open, whatever error it is left by; to give
+        up, call `cancel`. While another question is open, `ask` waits for its turn.
 
         Args:
             question: The question, for people.
@@ -772,7 +775,6 @@ class AsyncSession(OpenedLater):
 
         Raises:
             Rejected: The processor rejected the pause, for example because others hold the session.
-            NotAllowed: The session waits for the answer to another question.
             SessionEnded: The session ended, for example because an operator called it off.
             SessionFenced: Another process took the session over meanwhile.
             Unavailable: The control API has not answered since the deadline. Ask again.
@@ -933,6 +935,13 @@ class AsyncSession(OpenedLater):
     async def complete(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
         await end_anyway(self.core, Lifecycle(self.core).complete, message, metadata)
+
+    async def cancel(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
+        """End the session because its work was called off, also while a person is asked.
+
+        Raises as `emit` does.
+        """
+        await end_anyway(self.core, Lifecycle(self.core).cancel, message, metadata)
 
     async def close(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session with the event that is legal in its state.

@@ -5,15 +5,16 @@ A text that is too large for a turn is an artifact; the turn has its reference a
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from sessionary.producers.context.scope import EventMetadata, envelope_fields
+from sessionary.producers.context.scope import EventMetadata, current_scope, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Do, Flow, Send, Wait
-from sessionary.producers.errors import Invalid, NotAllowed, Rejected, SessionEnded, SettingsError, Unavailable
+from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.errors import Invalid, Rejected, SessionEnded, SettingsError, Unavailable
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import MessageView
@@ -21,12 +22,14 @@ from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.verdicts import Verdicts
 from sessionary.schemas.events import MessageAppended, SessionPaused
+from sessionary.schemas.ids import content_hash, derived_id
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX, MESSAGE_CHARACTERS_MAX, NUMBER_MAX, with_defaults
-from sessionary.schemas.types import Answer
+from sessionary.schemas.types import Answer, Question
 
 if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
+T = TypeVar("T")
 
 LAST_DEFAULT = 20
 _MESSAGE_TYPE = "message"  # type of artifacts that are only the text of a turn
@@ -122,17 +125,33 @@ def _reference_in(content: str) -> str | None:
 
 _PAUSED: Final = "session_paused"
 _PAUSE_S, _PAUSE_S_MAX = 0.2, 2.0
+_KEY_DIGITS: Final = 12
+_ENDED: Final = ("Terminated", "Archived")
 
 
-class _Asked(NamedTuple):
-    """A question that was asked: its event, or None if it was open already."""
+class _Asking(NamedTuple):
+    """A question that is to be asked; `question_id` is the id of its event."""
 
     question_id: str
-    sent: PendingVerdict | None
+    text: str
+    answer_ms: int | None
+    fields: EnvelopeFields
+
+
+class _Found(NamedTuple):
+    """What came of a question; without an answer, another question was asked first."""
+
+    answer: Answer | None
 
 
 class Questions:
-    """The questions of one session. Thread-safe."""
+    """The questions of one session. Thread-safe.
+
+    The id of a question follows from the place where it is asked: the run, the step, and how many
+    questions of this text were asked there before. So a process that comes to the same place again
+    finds the question, or its answer, instead of asking twice. In a run the answer is also kept, as
+    the output of a step.
+    """
 
     __slots__ = ("_core", "_verdicts")
 
@@ -141,75 +160,164 @@ class Questions:
         self._verdicts = Verdicts(core)
 
     def ask(self, question: str, deadline: timedelta | float | None, metadata: EventMetadata) -> Flow[Answer]:
-        """Ask, and wait for the answer."""
-        answer_ms = _deadline_ms(deadline)
-        fields = envelope_fields(metadata)
-        asked: _Asked = yield Do(partial(self.open, question, answer_ms, metadata, fields))
+        """Ask, and wait for the answer; return a recorded one without asking."""
+        if not isinstance(question, str) or not question:
+            raise Invalid("invalid_value", f"question is {question!r:.80}: use a text of at least 1 character")
+        answer_ms, fields = _deadline_ms(deadline), envelope_fields(metadata)
         core = self._core
-        waits, pause_s = core.waits, _PAUSE_S
-        limit_ms = with_defaults(core.view.limits).hold_ms if answer_ms is None else answer_ms
-        give_up_s = waits.now_s() + limit_ms / 1_000 + core.services.verdict_timeout_s
+        core.services.control.check_configured()
+        name = f"ask [{content_hash(question)[:_KEY_DIGITS]}]"  # names are kept longer than a person's data
+        place = current_scope().place
+        if place is not None and isinstance(place.recorder, Recorder) and place.recorder.key == core.emitter.key:
+            run_id = place.run_id
+
+            def ask_in_step(step_name: str) -> Flow[dict[str, Json]]:
+                asking = _Asking(self._id_of(run_id, step_name), question, answer_ms, fields)
+                answer = yield from self._ask_in_turn(asking, core.view.answers)
+                return answer._asdict()
+
+            kept = yield from place.record(name, {"args": [question]}, ask_in_step)
+            return Answer(**kept)
+        calls = core.recorder().calls()
+        number = calls.take_number(name)
+        try:
+            asking = _Asking(self._id_of("", f"{name} #{number}"), question, answer_ms, fields)
+            # Without a run nothing says how far the work has come: only an answer after which none
+            # was done is the one to this question.
+            new = core.view.new_answer
+            return (yield from self._ask_in_turn(asking, () if new is None else (new,)))
+        except BaseException:
+            calls.give_back(name, number)
+            raise
+
+    def until_answered(self) -> Flow[bool]:
+        """Wait until no person is asked; return whether one was. Raises as `Session.ask` does."""
+        question = self._core.view.question
+        if question is None:
+            return False
+        yield from self._poll(self._look_for_end, question.answer_ms)
+        return True
+
+    def _id_of(self, run_id: str, name: str) -> str:
+        return derived_id(*self._core.emitter.key, "question", run_id, name)
+
+    def _ask_in_turn(self, asking: _Asking, known: Sequence[Answer]) -> Flow[Answer]:
+        """Return the answer among those that are `known`, or ask once no other question is open."""
+        view = self._core.view
+        answer: Answer | None = _find_answer(known, asking.question_id)
+        while answer is None:
+            yield Do(self._know_pause)
+            is_open = view.question is not None and view.question.question_id == asking.question_id
+            sent: PendingVerdict | None = None
+            if is_open:
+                yield Do(self._hold)
+            elif view.question is None:
+                sent = yield Do(partial(self._send, asking))
+            if is_open or sent is not None:
+                limit_ms = self._limit_ms(asking)
+                answer = (yield from self._poll(partial(self._look_for_answer, asking, sent), limit_ms)).answer
+            if answer is None:
+                yield from self.until_answered()
+        return answer
+
+    def _know_pause(self) -> None:
+        """Find out about a pause that others have made: perhaps it asks something."""
+        core, view = self._core, self._core.view
+        with core.lock:  # another thread may be about to adopt a record
+            is_known = view.local_state != "Paused" or view.question is not None
+        if not is_known:
+            core.sync(view.departures)
+
+    def _hold(self) -> None:
+        """Take the session over, unless this process holds it."""
+        if not self._core.view.is_holder:
+            self._verdicts.wait_take_over(self._verdicts.ask_take_over({}))
+
+    def _send(self, asking: _Asking) -> PendingVerdict | None:
+        """Pause with a question; None if another one is open by now."""
+        core, view = self._core, self._core.view
+        with core.lock:
+            if view.question is not None:
+                return None
+            snapshot = view.new_snapshot()
+            payload = SessionPaused("review", asking.text, snapshot, asking.text, asking.answer_ms)
+            sent = core.send_awaited(payload, asking.fields, asking.question_id)
+            # First, so that an interruption here leaves the question open.
+            view.question = Question(asking.question_id, asking.text, self._limit_ms(asking))
+            view.snapshot_id = snapshot.snapshot_id
+            core.set_state("Paused")
+            return sent
+
+    def _limit_ms(self, asking: _Asking) -> int:
+        return with_defaults(self._core.view.limits).hold_ms if asking.answer_ms is None else asking.answer_ms
+
+    def _poll(self, look: Callable[[], T | None], limit_ms: int) -> Flow[T]:
+        """Look until there is something; raise `Unavailable` if it is silent after the limit."""
+        waits, pause_s = self._core.waits, _PAUSE_S
+        give_up_s = waits.now_s() + limit_ms / 1_000 + self._core.services.verdict_timeout_s
         while True:
             try:
-                answer: Answer | None = yield Do(partial(self._look_for_answer, asked))
+                found: T | None = yield Do(look)
             except Unavailable:
                 if waits.now_s() >= give_up_s:
                     raise
-                answer = None
-            if answer is not None:
-                return answer
+                found = None
+            if found is not None:
+                return found
             yield Wait(pause_s)
             pause_s = min(1.5 * pause_s, _PAUSE_S_MAX)
 
-    def open(self, question: str, answer_ms: int | None, metadata: EventMetadata, fields: EnvelopeFields) -> _Asked:
-        """Pause with a question, or find it open: then this process takes the session over."""
-        core, view = self._core, self._core.view
-        core.services.control.check_configured()
-        if view.local_state == "Paused" and (found := self._find_open(question)) is not None:
-            if not view.is_holder:
-                self._verdicts.wait_take_over(self._verdicts.ask_take_over(metadata))
-            return _Asked(found, None)
-        with core.lock:
-            snapshot = view.new_snapshot()
-            payload = SessionPaused("review", question, snapshot, question, answer_ms)
-            sent = core.send_awaited(payload, fields)
-            view.snapshot_id = snapshot.snapshot_id
-            core.set_state("Paused")
-        return _Asked(sent.event_id, sent)
+    def _look_for_answer(self, asking: _Asking, sent: PendingVerdict | None) -> _Found | None:
+        """Return the answer, and adopt its epoch; None while the question is open.
 
-    def _find_open(self, question: str) -> str | None:
-        """Return the id of the question that the session waits with, None if there is none."""
-        view = self._core.fetch_judged(self._core.services.control.fetch_session)
-        if view.question is None:
-            return None
-        if view.question.text != question:
-            detail = f"the session waits for the answer to another question: {view.question.text!r:.200}"
-            raise NotAllowed("question_open", detail, "Paused", _PAUSED)
-        return view.question.question_id
-
-    def _look_for_answer(self, asked: _Asked) -> Answer | None:
-        """Return the answer, and adopt its epoch; None while the question is open."""
+        No answer is found if another question was asked first.
+        """
         core = self._core
-        place = None if asked.sent is None else asked.sent.wait_position(core.services.verdict_timeout_s)
+        core.view.require_held()
+        place = None if sent is None else sent.wait_position(core.services.verdict_timeout_s)
         view = core.fetch_view(place)
-        if view.question is not None and view.question.question_id == asked.question_id:
+        is_open = view.question is not None and view.question.question_id == asking.question_id
+        if not is_open or view.epoch != core.emitter.epoch:
+            self._adopt(view, asking.question_id)
+        if is_open:
             return None
-        answer, rejection = view.answer, _rejection_of(view)
-        is_answered = answer is not None and answer.question_id == asked.question_id
-        with core.lock_then_notify():
-            core.adopt_view(view)  # raises SessionFenced
-        if is_answered:
-            return answer
-        if rejection is not None and asked.sent is not None:
-            core.keep_rejection(asked.question_id, rejection)
+        if (answer := _find_answer(view.answers, asking.question_id)) is not None:
+            return _Found(answer)
+        rejection = None if sent is None or view.verdict is None else view.verdict.reason
+        if rejection is not None:
+            core.keep_rejection(asking.question_id, rejection)
+        if view.question is not None:
+            return _Found(None)
+        if rejection is not None:
             raise Rejected(_PAUSED, rejection)
-        if view.state in ("Terminated", "Archived"):
-            raise SessionEnded(f"session {core.session_id} ended ({view.reason_code}) before its question was answered")
-        raise SessionEnded(f"the question of session {core.session_id} is no longer open: another process asked since")
+        raise SessionEnded(
+            f"session {core.session_id} ended ({view.reason_code}) before its question was answered"
+            if view.state in _ENDED
+            else f"the question of session {core.session_id} is no longer open: another process asked since"
+        )
+
+    def _look_for_end(self) -> bool | None:
+        """Return True once no question is open, and adopt the epoch; None while one is."""
+        core = self._core
+        known = core.view.question
+        view = core.fetch_judged(core.services.control.fetch_session)
+        if known is not None and (view.question != known or view.epoch != core.emitter.epoch):
+            self._adopt(view, known.question_id)
+        if view.state in _ENDED:
+            raise SessionEnded(f"session {core.session_id} ended ({view.reason_code}) before a person answered")
+        return True if view.question is None else None
+
+    def _adopt(self, view: SessionView, question_id: str) -> None:
+        """Adopt a record, unless another thread has done so since. Raises `SessionFenced`."""
+        core = self._core
+        with core.lock_then_notify():
+            known = core.view.question
+            if known is not None and known.question_id == question_id:
+                core.adopt_view(view)
 
 
-def _rejection_of(view: SessionView) -> Any:
-    return None if view.verdict is None else view.verdict.reason
+def _find_answer(answers: Sequence[Answer], question_id: str) -> Answer | None:
+    return next((answer for answer in answers if answer.question_id == question_id), None)
 
 
 def _deadline_ms(deadline: timedelta | float | None) -> int | None:

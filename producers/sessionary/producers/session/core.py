@@ -239,9 +239,16 @@ class SessionCore:
     # Events
 
     def send_event(
-        self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
+        self,
+        payload: Payload,
+        fields: EnvelopeFields = NO_FIELDS,
+        on_receipt: OnReceipt | None = None,
+        event_id: str | None = None,
     ) -> str:
-        """Send an event unless it is certain to be rejected; return its id. Raises as `emit`."""
+        """Send an event unless it is certain to be rejected; return its id. Raises as `emit`.
+
+        `event_id`: instead of a new one.
+        """
         # An agent emits rarely, and a function that was not called lately costs 2 µs: so only
         # necessary functions are called.
         emitter, view = self.emitter, self.view
@@ -256,7 +263,7 @@ class SessionCore:
             is_counted = type(payload) in COUNTED
             if is_counted:
                 view.begun.check(payload, fields.run_id)
-            event_id = emitter.emit(payload, fields, on_receipt)
+            event_id = emitter.emit(payload, fields, on_receipt, event_id)
             if is_counted:
                 view.begun.note(payload, fields.run_id)
         if fields.run_id and isinstance(payload, _RUN_BEGINS) and payload.mode == "detached":
@@ -270,10 +277,12 @@ class SessionCore:
         at_us = None if occurred_at is None else epoch_us(occurred_at)
         return self.send_event(payload, envelope_fields(metadata, at_us))
 
-    def send_awaited(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS) -> PendingVerdict:
+    def send_awaited(
+        self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, event_id: str | None = None
+    ) -> PendingVerdict:
         """Send an event whose position in the log will be asked for; other verbs need not wait."""
         pending = PendingVerdict("emit", EVENT_TYPES[type(payload)], self.view.local_state)
-        pending.event_id = self.send_event(payload, fields, pending.on_receipt)
+        pending.event_id = self.send_event(payload, fields, pending.on_receipt, event_id)
         return pending
 
     def send_phases(self, *phases: Phase, fields: EnvelopeFields = NO_FIELDS) -> None:
@@ -295,6 +304,7 @@ class SessionCore:
         view = self.view
         view.local_state = state
         view.is_held = view.is_held and state == "Paused"
+        view.question = view.question if state == "Paused" else None
         view.update_bars(committed=committed)
         if state == "Terminated":
             view.departures += 1
@@ -389,6 +399,9 @@ class SessionCore:
         known.is_member = any(agent.service_id == emitter.service_id for agent in view.agents)
         known.limits = view.limits
         known.is_held = known.is_held or view.hold is not None
+        known.question = view.question
+        known.answers = view.answers
+        known.new_answer = view.answers[-1] if view.is_answer_new else None
         # A session held for its migration is Active again, in the same epoch, if that is aborted.
         state = "Terminated" if view.state == "Archived" else "Active" if view.is_held else view.state
         self.set_state(state, committed=not view.is_held)
@@ -508,6 +521,7 @@ class SessionCore:
             services.artifacts,
             lambda: view.quotas,
             self._change_begun,
+            lambda: view.question is not None,
         )
 
     def _change_begun(self, change: Callable[[BegunWork], None]) -> None:

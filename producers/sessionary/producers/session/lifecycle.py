@@ -190,7 +190,9 @@ class Lifecycle:
         view = self._core.view
         if view.detached or view.has_ended:
             return
-        if error is None:
+        if view.question is not None:
+            self._core.detach()  # a person is asked: the question stays open, and another process takes the answer
+        elif error is None:
             self._send_closed(None, {})
         elif isinstance(error, Exception):
             if view.local_state == "Active":

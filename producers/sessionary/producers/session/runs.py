@@ -12,6 +12,7 @@ from sessionary.producers.errors import Invalid, StateMismatch, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.run_ports import ArtifactView, ExecutionView
+from sessionary.producers.session.conversation import Questions
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import RunQueued, RunStarted
@@ -81,7 +82,7 @@ class Runs:
         core = self._core
         core.view.require_held()
         fields = envelope_fields(metadata)._replace(run_id=run_id)
-        recorder = core.recorder()
+        recorder = core.recorder()._replace(until_answered=Questions(core).until_answered)
         beats = RunBeats(
             core.services.heartbeats, core.beats.send_run_beat, lambda: core.emitter.last_seq, recorder.waits.now_s
         )

@@ -77,10 +77,6 @@ class SessionLifecycle:
         """
         Lifecycle(self.core).enter_phase(phase, metadata)
 
-    def cancel(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
-        """End the session because its work was called off. Raises as `Session.emit` does."""
-        Lifecycle(self.core).cancel(message, metadata)
-
     def force_close(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session at once, with the most severe reason that is legal in its state.
 
@@ -328,8 +324,9 @@ class Session:
     | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
     | `KeyboardInterrupt`, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
 
-    A session that was detached, or that the processor has timed out, is left as it is. In the block
-    the session is the current one: see `current_session`.
+    A session that was detached, that the processor has timed out, or that waits for a person's
+    answer, is left as it is: see `ask`. In the block the session is the current one: see
+    `current_session`.
 
     The most frequent verbs are methods of the session. The others are in groups: `lifecycle`,
     `conversation`, `agents`, `migration` and `records`.
@@ -728,9 +725,15 @@ class Session:
 
         An operator answers by `sessionary question approve` or `deny`, or by the control API. If
         none does in time, the question expires, which is a denial. In each case the session is
-        Active again, in the next epoch; it sends no heartbeats meanwhile. If a process ends while
-        it waits, another process may `attach` to the session and ask the same question. That
-        process takes the session over, and waits for the answer to the open question.
+        Active again, in the next epoch; it sends no heartbeats meanwhile.
+
+        A person is asked once, wherever the process is killed. In a run the answer is kept, as the
+        output of a step: a resumed run that asks the same question at the same place gets it. While
+        the question is open, the resumed run waits at its entry. Outside of runs, the last answer
+        is the one to the same question of the next process, until work is done.
+
+        Leaving the session's block leaves the question open, whatever error it is left by; to give
+        up, call `cancel`. While another question is open, `ask` waits for its turn.
 
         Args:
             question: The question, for people.
@@ -744,7 +747,6 @@ class Session:
 
         Raises:
             Rejected: The processor rejected the pause, for example because others hold the session.
-            NotAllowed: The session waits for the answer to another question.
             SessionEnded: The session ended, for example because an operator called it off.
             SessionFenced: Another process took the session over meanwhile.
             Unavailable: The control API has not answered since the deadline. Ask again.
@@ -903,6 +905,13 @@ class Session:
     def complete(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
         Lifecycle(self.core).complete(message, metadata)
+
+    def cancel(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
+        """End the session because its work was called off, also while a person is asked.
+
+        Raises as `emit` does.
+        """
+        Lifecycle(self.core).cancel(message, metadata)
 
     def close(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session with the event that is legal in its state.

@@ -19,11 +19,12 @@ from sessionary.producers.errors import (
 from sessionary.producers.ports import SessionView
 from sessionary.producers.session.core import FINAL_ERRORS, SessionCore
 from sessionary.producers.session.pending_verdict import TAKES_SESSION, PendingVerdict
+from sessionary.producers.session.view import ASKED_REMEDY
 from sessionary.producers.verdicts.local_checks import NO_BARS
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionTakenOver
 
 _EPOCH_PAUSE_S = 0.1
-_HELD = "operator_only"
+_HELD, _ASKED = "operator_only", "question_open"
 
 
 class Verdicts:
@@ -76,7 +77,7 @@ class Verdicts:
         if not is_reached:
             reason = (view.verdict and view.verdict.reason) or "UNKNOWN"
             core.notify_rejected(pending.event_id, pending.event_type, reason)
-            raise Rejected(pending.event_type, reason, f"{view.hold}" if reason == _HELD and view.hold else "")
+            raise Rejected(pending.event_type, reason, _why(reason, view))
         return view
 
     def ask_take_over(self, metadata: EventMetadata) -> PendingVerdict:
@@ -195,3 +196,12 @@ class Verdicts:
         finally:
             known.detached = True
             core.beats.stop()
+
+
+def _why(reason: str, view: SessionView) -> str:
+    """Return more about a rejection, for people."""
+    if reason == _HELD and view.hold is not None:
+        return f"{view.hold}"
+    if reason == _ASKED and view.question is not None:
+        return f"a person is asked {view.question.text!r:.200}: {ASKED_REMEDY}"
+    return ""

@@ -28,7 +28,7 @@ from sessionary.producers.verdicts.local_checks import (
 from sessionary.producers.verdicts.session_watch import SentEvents
 from sessionary.schemas.events import EVENT_TYPES, Payload, ToolCallResolved
 from sessionary.schemas.ids import content_hash
-from sessionary.schemas.types import Limits, Phase, Snapshot
+from sessionary.schemas.types import Answer, Limits, Phase, Question, Snapshot
 
 WAITING: Final[Phase] = "waiting"
 """The phase of a session between two turns, which needs no heartbeats."""
@@ -108,6 +108,7 @@ class SessionLock:
 
 
 _HELD_REMEDY = "it continues once they resume it"
+ASKED_REMEDY = "ask() the same question to wait for the answer, or cancel() the session to give up"
 
 
 class LocalView:
@@ -116,6 +117,7 @@ class LocalView:
     __slots__ = (
         "agent_count",
         "agents",
+        "answers",
         "bars",
         "begun",
         "created_id",
@@ -135,10 +137,12 @@ class LocalView:
         "lock",
         "lost",
         "lost_before",
+        "new_answer",
         "notified_lost",
         "offered",
         "pending",
         "phase",
+        "question",
         "quotas",
         "schema_version",
         "sends_phases",
@@ -180,6 +184,9 @@ class LocalView:
         self.offered: str | None = None  # the migration whose end a verb waits for
         self.lost = self.notified_lost = False  # reported: by a poll
         self.is_held = False  # others paused it, as a poll or a verdict has reported
+        self.question: Question | None = None  # the open one, as far as this object knows
+        self.answers: Sequence[Answer] = ()  # the last ones, as the processor reported them
+        self.new_answer: Answer | None = None  # the last one, if no work was done since
         self.sent_events: SentEvents | None = None  # those that may not be judged yet; None: not polled
 
     @property
@@ -222,7 +229,11 @@ class LocalView:
             and not self._may_outlive(payload, fields.run_id)
         ):
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
-        if (bar := self.bars.get(type(payload))) is not None and not _may_go_on_alone(payload, fields.run_id):
+        if (bar := self.bars.get(type(payload))) is None:
+            return
+        # The runs whose blocks are open here are known: an attached one waits with its session.
+        is_attached = self.question is not None and fields.run_id in self.begun.attached_runs
+        if is_attached or not _may_go_on_alone(payload, fields.run_id):
             self.require_passing(payload, bar)
 
     def require_passing(self, payload: Payload, bar: Bar) -> None:
@@ -230,6 +241,11 @@ class LocalView:
         objection = find_objection(payload, bar, self.local_state, self.emitter.service_id)
         # If an event was lost, the session may not be in the state that it led to.
         if objection is not None and self.emitter.lost_events == self.lost_before:
+            if self.question is not None:
+                detail = (
+                    f"{EVENT_TYPES[type(payload)]} is not possible while a person is asked {self.question.text!r:.200}"
+                )
+                raise NotAllowed(objection.reason, f"{detail}: {ASKED_REMEDY}", objection.state, objection.event_type)
             if self.is_held and self.local_state == "Paused":
                 detail = f"{EVENT_TYPES[type(payload)]} is not possible while others hold the session: {_HELD_REMEDY}"
                 raise NotAllowed(objection.reason, detail, objection.state, objection.event_type)

@@ -60,7 +60,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.claims import UNHEARD, look_again, take_notice, verdict_on
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
-from sessionary.stream_processors.core.session.people import hold_end_ms
+from sessionary.stream_processors.core.session.people import hold_end_ms, is_answer_new
 
 # The quotas of a memory's tenants, by the processor's own rules.
 
@@ -379,7 +379,8 @@ class JudgedLog:
             quotas=self.judge.quotas.limits is not None,
             holder_epoch=row.holder_epoch,
             question=row.question,
-            answer=row.answer,
+            answers=row.answers,
+            is_answer_new=is_answer_new(row),
             agents=[AgentMember(*agent) for agent in row.agents],
             migration=_migration_view(row),
             awaits_quota=waits_for_quota(row),

@@ -8,6 +8,7 @@ memory.operator.answer_with(lambda question: question == "Deploy?")
 import time
 import uuid
 from collections.abc import Callable
+from threading import RLock
 from typing import Protocol
 
 from sessionary.producers.errors import Rejected
@@ -64,6 +65,7 @@ class OperatorHand:
         self.principal = principal
         self._memory = memory
         self._decide: Decide | None = None
+        self._answering = RLock()  # clients that wait in several threads answer no question twice
 
     def __repr__(self) -> str:
         return f"<OperatorHand {self.principal}>"
@@ -110,12 +112,13 @@ class OperatorHand:
         decide = self._decide
         if decide is None:
             return
-        asked = {judged.session_id for judged in self._memory.verdicts() if _asks(judged.event.payload)}
-        for session_id in sorted(asked):
-            question = self._memory.view_session(session_id).question
-            approved = None if question is None else decide(question.text)
-            if approved is not None:
-                (self.approve if approved else self.deny)(session_id)
+        with self._answering:
+            asked = {judged.session_id for judged in self._memory.verdicts() if _asks(judged.event.payload)}
+            for session_id in sorted(asked):
+                question = self._memory.view_session(session_id).question
+                approved = None if question is None else decide(question.text)
+                if approved is not None:
+                    (self.approve if approved else self.deny)(session_id)
 
     def _act(self, session: NamedSession | str, payload: Payload, service_id: str = "control-api") -> JudgedEvent:
         row = self._memory.find_row(id_of(session))

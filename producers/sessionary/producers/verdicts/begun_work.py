@@ -39,12 +39,13 @@ class BegunWork:
     Not thread-safe: hold the session's lock.
     """
 
-    __slots__ = ("_children", "_open_runs", "_session_id", "_turns")
+    __slots__ = ("_children", "_open_runs", "_session_id", "_turns", "attached_runs")
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
         self._children: dict[str, set[int]] = {}  # by run, '' for the session: hashes of kinds and names
         self._open_runs: set[str] = set()
+        self.attached_runs: set[str] = set()  # those of the open ones that live with the session
         self._turns = 0
 
     def check(self, payload: Payload, run_id: str | None) -> None:
@@ -94,6 +95,7 @@ class BegunWork:
     def leave_run(self, run_id: str) -> None:
         """Count a run and its children no longer."""
         self._open_runs.discard(run_id)
+        self.attached_runs.discard(run_id)
         self._children.pop(run_id, None)
 
     def _describe_full(self, child: tuple[str, str], count: int, run_id: str | None) -> str:

@@ -88,7 +88,7 @@ class SessionState(NamedTuple):
     migration: Migration | None = None  # The last migration, open or not
     holder_epoch: int = 0  # The last epoch that a client's event caused; the holder continues from there
     question: Question | None = None  # The session's open question
-    answer: Answer | None = None  # The answer to the session's last question
+    answers: Sequence[Answer] = ()  # The answers to the session's last 16 questions
     agents: Sequence[SessionAgent] = ()  # In the order of their registration
     shared_results: int = 0  # Number of results that the agents have shared
     fenced_beats: FencedBeats | None = None  # None without such heartbeats

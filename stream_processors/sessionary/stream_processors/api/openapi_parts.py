@@ -84,13 +84,14 @@ SESSION: Final = object_schema(
         "oneOf": [object_schema(question_id=TEXT, text=TEXT, answer_ms=NUMBER), {"type": "null"}],
         "description": "the open question, which may be answered for `answer_ms` from the pause on",
     },
-    answer={
-        "oneOf": [
-            object_schema(question_id=TEXT, approved={"type": "boolean"}, reason_code=TEXT, by=TEXT, text=TEXT_OR_NULL),
-            {"type": "null"},
-        ],
-        "description": "the answer to the last question: approved, denied or expired",
+    answers={
+        "type": "array",
+        "items": object_schema(
+            question_id=TEXT, approved={"type": "boolean"}, reason_code=TEXT, by=TEXT, text=TEXT_OR_NULL
+        ),
+        "description": "the answers to the last 16 questions, the newest last: approved, denied or expired",
     },
+    is_answer_new=about({"type": "boolean"}, "the last answer made the session Active, and no work was done since"),
     hold=HOLD,
     state_json=about(TEXT, "the session's content: JSON text"),
     state_schema_version=NUMBER,

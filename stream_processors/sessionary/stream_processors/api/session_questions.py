@@ -14,7 +14,7 @@ from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
 from sessionary.stream_processors.api.session_poll import parse_after, require_reader, user_of, verdict_document
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
-from sessionary.stream_processors.core.session.people import hold_end_ms
+from sessionary.stream_processors.core.session.people import hold_end_ms, is_answer_new
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -250,7 +250,8 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "holder": row.holder or None,
         "holder_epoch": row.holder_epoch,
         "question": None if row.question is None else row.question._asdict(),
-        "answer": None if row.answer is None else row.answer._asdict(),
+        "answers": [answer._asdict() for answer in row.answers],
+        "is_answer_new": is_answer_new(row),
         "hold": hold_document(row),
         "state_json": row.state_json,
         "state_schema_version": row.state_schema_version,

@@ -112,7 +112,7 @@ VERBS: dict[str, Callable[[Session, EventMetadata], object]] = {
     "error": lambda s, m: s.error(TimeoutError(), **m),
     "recover": recover_after_error,
     "complete": lambda s, m: s.complete(**m),
-    "lifecycle.cancel": lambda s, m: s.lifecycle.cancel(**m),
+    "cancel": lambda s, m: s.cancel(**m),
     "lifecycle.force_close": lambda s, m: s.lifecycle.force_close(**m),
     "close": lambda s, m: s.close(**m),
     "start": lambda s, m: s.start(connect=lambda: None, **m),

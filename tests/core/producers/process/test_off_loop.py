@@ -16,7 +16,7 @@ from sessionary.producers.run_ports import RunView
 from sessionary.producers.session.view import canonical_json
 from sessionary.producers.testing import InMemoryTransport
 from sessionary.producers.testing.memory_runs import MemoryRuns
-from sessionary.schemas.events import LlmDecision, SessionStartFailed, SessionTerminated
+from sessionary.schemas.events import LlmDecision, SessionPaused, SessionStartFailed, SessionTerminated
 from tests.core.producers.gated_memory import cancel_while_it_waits, new_rig, open_soon
 from tests.core.producers.sent_events import sent_types
 from tests.core.producers.test_public_surface import GROUP_VERBS, GROUPS, PLAIN, SESSION
@@ -43,6 +43,7 @@ async def register_agents(session: AsyncSession) -> None:
         await session.agents.get(agent_id, "writer")
 
 
+ENDS = [SessionTerminated, SessionStartFailed]
 CASES = {
     "emit": Case(lambda s: s.emit(LlmDecision())),
     "activity": Case(lambda s: s.activity("llm")),
@@ -72,7 +73,7 @@ CASES = {
     "migration.move": Case(lambda s: s.migration.move(to="elsewhere"), waits=True),
     "sync": Case(lambda s: s.sync(), waits=True),
     "complete": Case(lambda s: s.complete()),
-    "lifecycle.cancel": Case(lambda s: s.lifecycle.cancel()),
+    "cancel": Case(lambda s: s.cancel()),
     "lifecycle.force_close": Case(lambda s: s.lifecycle.force_close()),
     "close": Case(lambda s: s.close()),
 }
@@ -96,6 +97,8 @@ def test_a_session_that_is_left_by_a_cancelled_verb_ends_once_and_is_silent(
 ) -> None:
     rig, case = new_rig(tmp_path, may_block=may_block), CASES[verb]
     memory = rig.memory
+    # A question that was asked stays open.
+    last_state, ends = ("Paused", [SessionPaused]) if verb == "ask" else ("Terminated", ENDS)
 
     async def main() -> AsyncSession:
         session = await rig.client.create(user_id="u", state={"n": 1})
@@ -112,15 +115,15 @@ def test_a_session_that_is_left_by_a_cancelled_verb_ends_once_and_is_silent(
 
         with pytest.raises(asyncio.CancelledError):
             await leave()
-        assert session.local_state == "Terminated"
+        assert session.local_state == last_state
         return session
 
     session = asyncio.run(main())  # returns once no thread of its executor is at work any more
-    wait_until(lambda: memory.view_session(session).state == "Terminated", 60, "the end")
+    wait_until(lambda: memory.view_session(session).state == last_state, 60, "the end")
     view = memory.view_session(session)
     assert (session.version, session.state) == (view.version, {"n": view.version})
     applied = [type(each.event.payload) for each in memory.verdicts() if each.outcome == "applied"]
-    assert [kind for kind in applied if kind in (SessionTerminated, SessionStartFailed)] == applied[-1:]
+    assert [kind for kind in applied if kind in ends] == applied[-1:]
     # What was sent to end a session that was resumed after all came from the epoch before.
     rejected = [each.reason for each in memory.rejections()]
     assert rejected == (["stale_epoch"] if verb in ("resume", "recover") else [])

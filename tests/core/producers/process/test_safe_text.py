@@ -71,7 +71,7 @@ def test_every_text_of_an_event_is_accepted(pair: tuple[SessionClient, InMemoryT
     session.emit(SessionActivity(BAD, BAD), run_id=BAD, actor=BAD, traceparent=BAD)
     session.pause(BAD)
     session.resume(BAD)
-    session.lifecycle.cancel(BAD)
+    session.cancel(BAD)
     assert session.state == {"said": [MENDED]}
     assert {event.envelope.user_id for event in memory.events()} == {MENDED}
     assert memory.records()[-1].traceparent is None

@@ -62,7 +62,7 @@ VERBS: dict[str, Callable[[Session], object]] = {
     "complete": lambda session: session.complete(),
     "close": lambda session: session.close(),
     "phase": lambda session: session.lifecycle.enter_phase("processing"),
-    "cancel": lambda session: session.lifecycle.cancel(),
+    "cancel": lambda session: session.cancel(),
     "force_close": lambda session: session.lifecycle.force_close(),
     "agent": lambda session: session.agents.get("a-1", "writer"),
     "agents": lambda session: session.agents.list(),

@@ -261,6 +261,13 @@ def time_out_session(row: Any, at_ms: int, reason_code: str, *, is_silent: bool)
     return _pause_run(row, at_ms, code, f"The session timed out: {reason_code}")
 
 
+def begin_limit_again(row: Any, at_ms: int) -> Any:
+    """Return a run whose limit, if any, begins at `at_ms`: its session was paused until then."""
+    if not isinstance(row, RunState) or row.due_at is None:
+        return row
+    return row._replace(due_at=at_ms + row.attached_run_ms)
+
+
 def end_session(row: Any, at_ms: int, reason_code: str) -> Change:
     """Return an attached run whose session was terminated: it fails."""
     if not isinstance(row, RunState) or row.mode != "attached":

@@ -1,21 +1,23 @@
 """Rows of open runs, and of finished ones until they vanish, and the clock of an open run.
 
-An attached run that has started has a limit, which nothing postpones. A detached run, and one that
-waits in a queue, is given up if nothing is heard of it for a day. Times are ms of log time.
+An attached run that has started has a limit, which does not end it while its session is Paused, and
+begins again after the pause. A detached run, and one that waits in a queue, is given up if nothing
+is heard of it for a day. Times are ms of log time.
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sessionary.schemas.codec import encode_record, record_headers
+from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.limits import RUN_SILENCE_MS
-from sessionary.schemas.records import FinishedRun, RunContent, RunState, RunTombstone
+from sessionary.schemas.records import FinishedRun, RunContent, RunState, RunTombstone, SessionState
 from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateName
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.family import StoredRows, content_parts, session_facts
 from sessionary.stream_processors.core.model import Decision, RowLookup
 from sessionary.stream_processors.core.rows import RowKind
-from sessionary.stream_processors.core.run.changes import ClaimMoved, give_up_run
+from sessionary.stream_processors.core.run.changes import ClaimMoved, begin_limit_again, give_up_run
 from sessionary.stream_processors.core.run.transitions import RunRow
 from sessionary.stream_processors.core.tombstones import DAY_MS
 
@@ -158,8 +160,14 @@ class RunRows(StoredRows):
     def fire(
         self, key: bytes, row: RunRow | RunTombstone, rows: RowLookup, now_ms: int, outage_end_ms: int = 0
     ) -> Decision:
-        """Return the failure of a run whose clock is due; its claim to a quota ends in any case."""
+        """Return the failure of a run whose clock is due; its claim to a quota ends in any case.
+
+        In a pause of its session the limit of an attached run begins again.
+        """
         assert isinstance(row, RunState)
+        session = rows.get_row(SessionKey(row.tenant_id, row.session_id).encoded())
+        if row.due_at is not None and isinstance(session, SessionState) and session.state == "Paused":
+            return Decision((), writes={key: begin_limit_again(row, now_ms)})
         due_ms, reason_code, reason = run_deadline(row, outage_end_ms)
         after, facts = give_up_run(row, now_ms, ErrorInfo("retryable", reason_code, reason), due_ms)
         released = [fact for fact in facts if isinstance(fact, ClaimMoved)]

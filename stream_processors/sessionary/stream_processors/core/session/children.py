@@ -11,7 +11,7 @@ from sessionary.schemas.types import OpenRun, SessionQuota
 from sessionary.stream_processors.core.family import ChildFamily, SessionArrival
 from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.model import Decision, RowLookup
-from sessionary.stream_processors.core.run.changes import ClaimMoved, end_session, time_out_session
+from sessionary.stream_processors.core.run.changes import ClaimMoved, begin_limit_again, end_session, time_out_session
 from sessionary.stream_processors.core.run.changes import receive_verdict as receive_run_verdict
 from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open
 from sessionary.stream_processors.core.run.transitions import QUOTA_REQUESTED, RunRow
@@ -143,7 +143,8 @@ def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> 
     The quotas are notified of the runs' claims before the session's row changes.
     """
     target, session = fact.transition.target, SessionKey(row.tenant_id, row.session_id)
-    if not row.open_runs or target not in ("Timeout", "Terminated"):
+    is_after_pause = (fact.transition.source, target) == ("Paused", "Active")
+    if not row.open_runs or not (is_after_pause or target in ("Timeout", "Terminated")):
         return NOTHING
     facts: list[Any] = []
     writes: dict[bytes, Any] = {}
@@ -153,6 +154,9 @@ def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> 
             continue
         key = run_key(*session, open_run.run_id)
         run = rows.get_row(key)
+        if is_after_pause:
+            writes[key] = begin_limit_again(run, fact.at_ms)
+            continue
         if target == "Timeout":
             writes[key], changed = time_out_session(run, fact.at_ms, fact.reason_code, is_silent=is_silent)
         else:

@@ -10,7 +10,7 @@ from sessionary.schemas.limits import SESSION_WAIT_MS, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair, Migration, Phase
 from sessionary.stream_processors.core.clock import NEVER_MS
-from sessionary.stream_processors.core.session.people import EXPIRED
+from sessionary.stream_processors.core.session.people import EXPIRED, is_answer_new, is_answer_unheard
 
 WAITING: Final[Phase] = "waiting"
 """The phase of a session between two turns: it waits for its user, and no process need be there.
@@ -71,12 +71,22 @@ def _quota_silence_due(state: SessionState) -> int | None:
     return state.owner_heard_at + inactivity_budget_ms(state.limits) if waits_for_quota(state) else None
 
 
+def _inactivity_limit(state: SessionState) -> int:
+    budget_ms = inactivity_budget_ms(state.limits)
+    return max(budget_ms, state.limits.hold_ms) if is_answer_unheard(state) else budget_ms
+
+
 def _inactivity_due(state: SessionState) -> int | None:
-    return None if state.phase == WAITING else state.last_event_at + inactivity_budget_ms(state.limits)
+    return None if state.phase == WAITING else state.last_event_at + _inactivity_limit(state)
+
+
+def _idle_limit(state: SessionState) -> int:
+    idle_ms = state.limits.idle_ms
+    return idle_ms + state.limits.hold_ms if is_answer_new(state) else idle_ms
 
 
 def _idle_due(state: SessionState) -> int | None:
-    return None if state.phase == WAITING else state.last_work_at + state.limits.idle_ms
+    return None if state.phase == WAITING else state.last_work_at + _idle_limit(state)
 
 
 def _max_duration_due(state: SessionState) -> int | None:
@@ -155,7 +165,7 @@ QUOTA_SILENCE = SessionClock(
 INACTIVITY = SessionClock(
     "inactivity",
     _inactivity_due,
-    lambda state: inactivity_budget_ms(state.limits),
+    _inactivity_limit,
     "inactive",
     "Agent timeout after {limit}: nothing was heard",
     of_activity=True,
@@ -163,7 +173,7 @@ INACTIVITY = SessionClock(
 IDLE = SessionClock(
     "idle",
     _idle_due,
-    lambda state: state.limits.idle_ms,
+    _idle_limit,
     "idle",
     "Agent timeout after {limit} without work",
     of_activity=True,

@@ -54,6 +54,7 @@ from sessionary.stream_processors.core.session.migration import (
     held_migration,
     move_migration,
 )
+from sessionary.stream_processors.core.session.people import kept_answers
 from sessionary.stream_processors.core.trail import next_number
 
 SessionRow = SessionState | Tombstone
@@ -187,7 +188,7 @@ def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
         moved = continue_duration(moved, now_ms)
     after = next_number(transition.effect(moved, now_ms))
     if fact.question is not None or row.question is not None:
-        after = after._replace(question=fact.question, answer=fact.answer)
+        after = after._replace(question=fact.question, answers=kept_answers(row, fact.answer))
     if fact.hold is not None or row.hold is not None:
         after = after._replace(hold=fact.hold, migration=held_migration(after) if fact.hold else after.migration)
     if fact.fences:

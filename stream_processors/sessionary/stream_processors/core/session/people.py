@@ -5,10 +5,14 @@ that signature is rejected before it comes here. A question ends approved,
 denied or expired: by an operator's answer, or by its clock. It ends without an answer only with
 its session.
 
+No process needs to run meanwhile, nor when the answer comes. So the clocks of activity leave an
+answered session as long as a pause may last, until something is heard, and work is done.
+
 An operator's pause is a lock (`SessionState.hold`): it ends by an operator, by its own limit, or
 with the session. While it lasts, the time for an answer to an open question does not run.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -34,6 +38,8 @@ def is_operators_cancellation(payload: Any) -> bool:
 EXPIRED: Final = "expired"
 _APPROVED: Final = "approved"
 _DENIED: Final = "denied"
+_ANSWERS: Final = frozenset({EXPIRED, _APPROVED, _DENIED})
+ANSWERS_KEPT: Final = 16
 
 
 def object_to_answer(row: SessionState, payload: SessionResumed) -> Objection | None:
@@ -122,6 +128,21 @@ def given_answer(row: SessionState, envelope: Envelope, payload: SessionResumed)
 def expired_answer(question: Question) -> Answer:
     """Return the answer to a question without an answer in time: it is denied."""
     return Answer(question.question_id, approved=False, reason_code=EXPIRED, by="")
+
+
+def kept_answers(row: SessionState, answer: Answer | None) -> Sequence[Answer]:
+    """Return the answers that a session keeps after one more, or after none."""
+    return row.answers if answer is None else (*row.answers, answer)[-ANSWERS_KEPT:]
+
+
+def is_answer_new(row: SessionState) -> bool:
+    """Return whether an answer has made a session Active, and no work was done in it since."""
+    return row.last_work_at <= row.entered_at and row.state == "Active" and row.reason_code in _ANSWERS
+
+
+def is_answer_unheard(row: SessionState) -> bool:
+    """Return whether nothing was heard of an Active session since an answer has made it so."""
+    return row.last_event_at <= row.entered_at and row.reason_code in _ANSWERS
 
 
 def committed_snapshot(row: SessionState) -> Snapshot:

@@ -161,8 +161,8 @@ def _texts(row: SessionState) -> list[str]:
     ]
     if row.question is not None:
         texts += (row.question.question_id, row.question.text)
-    if row.answer is not None:
-        texts += (row.answer.question_id, row.answer.by, row.answer.text or "")
+    for answer in row.answers:
+        texts += (answer.question_id, answer.by, answer.text or "")
     if row.hold is not None:
         texts.append(row.hold.by)
     if row.quota is not None:

@@ -16,7 +16,7 @@ from sessionary.stream_processors.core.session.clocks import ANSWER, WAITING, Se
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
 from sessionary.stream_processors.core.session.migration import facts_of_change, facts_of_expiry, open_migration
-from sessionary.stream_processors.core.session.people import expired_answer
+from sessionary.stream_processors.core.session.people import expired_answer, is_answer_new
 from sessionary.stream_processors.core.session.row_size import (
     estimate_row_bytes,
     is_content_apart,
@@ -93,7 +93,7 @@ class SessionRows:
         """Return True within Active: there limits are fixed, and every clock only moves forward.
 
         But a turn begins or ends with other clocks. The time of a migration begins when it is
-        offered.
+        offered. The clocks that leave an answer some time end this with what is heard next.
         """
         return (
             type(row) is SessionState
@@ -101,6 +101,7 @@ class SessionRows:
             and getattr(after, "state", "") == "Active"
             and row.migration is getattr(after, "migration", None)
             and (row.phase == WAITING) == (getattr(after, "phase", None) == WAITING)
+            and not (row.answers and is_answer_new(row))
         )
 
     def deadline(self, state: SessionState, outage_end_ms: int = 0) -> SessionDeadline:

@@ -179,13 +179,16 @@ def test_a_question_is_answered_by_name(tmp_path: Path) -> None:
         assert (approved.status, approved.body["reason_code"]) == (200, "approved")
         page = await server.ask(f"/v1/sessions/{kafka.agent.key.session_id}".encode())
         assert page.body["question"] is None
-        assert page.body["answer"] == {
-            "question_id": "q1",
-            "approved": True,
-            "reason_code": "approved",
-            "by": "on-call",
-            "text": "fine",
-        }
+        assert page.body["answers"] == [
+            {
+                "question_id": "q1",
+                "approved": True,
+                "reason_code": "approved",
+                "by": "on-call",
+                "text": "fine",
+            }
+        ]
+        assert page.body["is_answer_new"] is True
         assert (await server.ask(b"/v1/waiting", b"Bearer op")).body["waiting"] == []
 
     tell(tmp_path, story)

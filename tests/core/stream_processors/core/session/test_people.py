@@ -7,16 +7,22 @@ import pytest
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.types import Answer, Limits, SessionHold
-from sessionary.stream_processors.core.session.people import committed_snapshot, instant_text, is_by_operator
+from sessionary.stream_processors.core.session.people import (
+    committed_snapshot,
+    instant_text,
+    is_answer_new,
+    is_by_operator,
+)
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, payload_of, snapshot
 
 HOLD_MS = 20_000
+LONG_MS = 100_000  # longer than a session may be silent
 
 
-def started(**created: Any) -> tuple[OracleRig, EventFactory]:
+def started(hold_ms: int = HOLD_MS, **created: Any) -> tuple[OracleRig, EventFactory]:
     rig, agent = OracleRig(), EventFactory()
-    rig.start(agent, limits=Limits(hold_ms=HOLD_MS), **created)
+    rig.start(agent, limits=Limits(hold_ms=hold_ms), **created)
     return rig, agent
 
 
@@ -120,8 +126,12 @@ def test_without_the_mark_another_service_is_no_owner() -> None:
     assert not is_by_operator(Event(agent.envelope("session_paused"), payload_of("session_paused")))
 
 
-def asked(answer_ms: int | None = None) -> tuple[OracleRig, EventFactory, Hand, str]:
-    rig, agent = started()
+def asked(
+    answer_ms: int | None = None, hold_ms: int = HOLD_MS, run_id: str | None = None
+) -> tuple[OracleRig, EventFactory, Hand, str]:
+    rig, agent = started(hold_ms)
+    if run_id is not None:
+        assert rig.send(agent, "run_started", {"run_id": run_id}, mode="attached") == "applied"
     fields = {"kind": "review", "question": "Deploy?", "answer_ms": answer_ms}
     assert rig.send(agent, "session_paused", {"event_id": "q1"}, **fields) == "applied"
     return rig, agent, Hand(rig, agent), "q1"
@@ -134,7 +144,7 @@ def test_an_answer_resumes_the_session_and_is_kept(approved: bool, code: str) ->
     assert hand.send("session_resumed", approved=approved, message="because") == "applied"
     row, (line,) = rig.row_of(agent), rig.last_audits()
     assert (row.state, row.epoch, row.question) == ("Active", 2, None)
-    assert row.answer == Answer(question_id, approved, code, "alice", "because")
+    assert row.answers == (Answer(question_id, approved, code, "alice", "because"),)
     assert (line.transition, line.reason_code, line.reason, line.actor) == ("T05", code, "because", "alice")
 
 
@@ -147,7 +157,7 @@ def test_a_question_that_nobody_answers_expires_exactly_at_its_deadline_and_is_r
     assert rig.advance(1) == ["T05 expired"]
     row, (line,) = rig.row_of(agent), rig.last_audits()
     assert (row.state, row.phase, row.epoch, row.holder_epoch) == ("Active", "processing", 2, 0)
-    assert row.answer == Answer(question_id, False, "expired", "")
+    assert row.answers == (Answer(question_id, False, "expired", ""),)
     assert (line.due_at, line.fired_at, line.actor) == (rig.at * 1_000, rig.at * 1_000, None)
     agent.epoch = 2
     assert rig.send(agent, "session_activity") == "applied"
@@ -181,15 +191,68 @@ def test_an_answer_without_a_question_is_rejected() -> None:
     assert rig.row_of(agent).state == "Paused"
 
 
-def test_the_next_question_forgets_the_last_answer() -> None:
+def test_the_next_questions_leave_the_last_sixteen_answers() -> None:
     rig, agent, hand, _ = asked()
+    for number in range(2, 20):
+        assert hand.send("session_resumed", approved=True) == "applied"
+        agent.epoch = number
+        fields = {"kind": "review", "question": "And now?"}
+        assert rig.send(agent, "session_paused", {"event_id": f"q{number}"}, **fields) == "applied"
+    row = rig.row_of(agent)
+    assert [answer.question_id for answer in row.answers] == [f"q{number}" for number in range(3, 19)]
+    assert row.question is not None
+    assert (row.question.question_id, row.question.text) == ("q19", "And now?")
+
+
+def test_an_answer_is_new_until_work_is_done() -> None:
+    rig, agent, hand, _ = asked()
+    assert not is_answer_new(rig.row_of(agent))
     assert hand.send("session_resumed", approved=True) == "applied"
     agent.epoch = 2
-    assert rig.send(agent, "session_paused", kind="review", question="And now?") == "applied"
-    row = rig.row_of(agent)
-    assert row.answer is None
-    assert row.question is not None
-    assert row.question.text == "And now?"
+    rig.advance(1)
+    assert rig.send(agent, "heartbeat") == "applied"
+    assert is_answer_new(rig.row_of(agent))
+    assert rig.send(agent, "session_activity") == "applied"
+    assert not is_answer_new(rig.row_of(agent))
+
+
+def test_an_answer_waits_for_a_process_as_long_as_a_pause_may_last() -> None:
+    rig, agent, hand, _ = asked(hold_ms=LONG_MS)
+    assert hand.send("session_resumed", approved=True) == "applied"
+    agent.epoch = 2
+    assert rig.advance(LONG_MS - 1) == []
+    assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.advance(60_000) == ["T06 inactive"]
+
+
+def test_an_answer_that_no_process_takes_ends_the_session_at_last() -> None:
+    rig, _, hand, _ = asked(hold_ms=LONG_MS)
+    assert hand.send("session_resumed", approved=True) == "applied"
+    assert rig.advance(LONG_MS) == ["T06 inactive"]
+
+
+@pytest.mark.parametrize("beats", [False, True])
+def test_work_after_an_answer_begins_the_clocks_of_activity(beats: bool) -> None:
+    rig, agent, hand, _ = asked(hold_ms=LONG_MS)
+    assert hand.send("session_resumed", approved=False) == "applied"
+    agent.epoch = 2
+    rig.advance(1)
+    if beats:
+        assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.send(agent, "session_activity") == "applied"
+    assert rig.advance(60_000) == ["T06 inactive"]
+
+
+@pytest.mark.parametrize("waited_ms", [60_000, 2_000_000])
+def test_the_limit_of_an_attached_run_waits_for_the_answer_too(waited_ms: int) -> None:
+    rig, agent, hand, _ = asked(answer_ms=3_000_000, run_id="r")
+    assert rig.advance(waited_ms) == []
+    assert hand.send("session_resumed", approved=True) == "applied"
+    agent.epoch = 2
+    for _ in range(17):
+        assert rig.advance(50_000) == []
+        assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.advance(50_000) == ["None attached_limit"]
 
 
 def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_rejected() -> None:
@@ -305,7 +368,7 @@ def test_a_question_stays_open_while_an_operator_holds_the_session_and_does_not_
     assert hand.send("session_resumed", approved=True) == "applied"
     row = rig.row_of(agent)
     assert (row.state, row.question, row.hold) == ("Active", None, None)
-    assert row.answer == Answer(question_id, True, "approved", "alice", None)
+    assert row.answers == (Answer(question_id, True, "approved", "alice", None),)
 
 
 def test_a_hold_over_an_open_question_ends_both_with_the_session() -> None:
@@ -313,7 +376,7 @@ def test_a_hold_over_an_open_question_ends_both_with_the_session() -> None:
     assert hand.pause() == "applied"
     assert rig.advance(HOLD_MS) == ["T09 timeout_cleanup"]
     row = rig.row_of(agent)
-    assert (row.state, row.question, row.answer, row.hold) == ("Terminated", None, None, None)
+    assert (row.state, row.question, row.answers, row.hold) == ("Terminated", None, (), None)
 
 
 def test_an_agent_does_not_ask_in_a_session_that_is_held() -> None:
