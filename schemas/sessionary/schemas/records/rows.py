@@ -94,6 +94,7 @@ class SessionState(NamedTuple):
     fenced_beats: FencedBeats | None = None  # None without such heartbeats
     quota: SessionQuota | None = None  # The waiting or granted claim; None without one
     hold: SessionHold | None = None  # An operator's hold, which only operators end; None without one
+    external_id: str | None = None  # The text that was given as the session's id; None for a UUID
 
 
 class SessionContent(NamedTuple):

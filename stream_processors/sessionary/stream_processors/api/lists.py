@@ -362,9 +362,10 @@ def run_head(row: RunState | FinishedRun, state: PartitionState) -> dict[str, An
 
 def session_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
     """Return the JSON document of a session in a list. Times are ms of log time."""
-    names = ("session_id", "user_id", "state", "phase", "reason_code", "epoch", "version", "agent_id", "owner_service")
+    names = ("session_id", "external_id", "user_id", "state", "phase", "reason_code", "epoch", "version", "agent_id")
     return {
         **{name: getattr(row, name) for name in names},
+        "owner_service": row.owner_service,
         "open_runs": len(row.open_runs),
         "created_ms": row.created_at,
         "entered_ms": row.entered_at,

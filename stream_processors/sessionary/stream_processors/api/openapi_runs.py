@@ -276,6 +276,7 @@ RUN_PATHS: Final[dict[str, Any]] = {
 
 _SESSION_HEAD: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
+    external_id=about(TEXT_OR_NULL, "the text that was given as the session's id; null for a UUID"),
     user_id=TEXT_OR_NULL,
     state=TEXT,
     phase=TEXT_OR_NULL,

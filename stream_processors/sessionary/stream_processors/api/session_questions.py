@@ -240,6 +240,8 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
     return {
         "session_id": row.session_id,
         "tenant_id": row.tenant_id,
+        "external_id": row.external_id,
+        "user_id": row.user_id,
         "state": row.state,
         "phase": row.phase,
         "reason_code": row.reason_code,
