@@ -75,6 +75,7 @@ from sessionary.producers.errors import (
     RunGone,
     SessionaryError,
     SessionEnded,
+    SessionExists,
     SessionFenced,
     SessionHeld,
     SessionLost,
@@ -131,6 +132,7 @@ from sessionary.producers.verdicts.notifications import (
     SessionGoesOn,
 )
 from sessionary.schemas.events import Payload
+from sessionary.schemas.ids import SessionId
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 from sessionary.schemas.types import (
     Answer,
@@ -283,10 +285,12 @@ __all__ = [
     "SessionClient",
     "SessionConversation",
     "SessionEnded",
+    "SessionExists",
     "SessionFenced",
     "SessionFollower",
     "SessionGoesOn",
     "SessionHeld",
+    "SessionId",
     "SessionLifecycle",
     "SessionLost",
     "SessionMigration",

@@ -166,6 +166,10 @@ def checked_session_id(session_id: str, what: str = "session id") -> str:
     return lower
 
 
+SessionId = str | uuid.UUID
+"""An id as a caller gives it: a UUID, or any text."""
+
+
 class GivenId(NamedTuple):
     """An id as a caller gave it: the session's UUID, and the text that it was made of, if any."""
 
@@ -173,7 +177,7 @@ class GivenId(NamedTuple):
     external_id: str | None
 
 
-def given_session_id(tenant_id: str, given: str | uuid.UUID, what: str = "session id") -> GivenId:
+def given_session_id(tenant_id: str, given: SessionId, what: str = "session id") -> GivenId:
     """Return the session that a tenant's id names: a UUID in any form, or any text.
 
     A UUID of RFC 9562 is the id itself, in lower case: a `uuid.UUID`, or a text with or without

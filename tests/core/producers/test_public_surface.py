@@ -72,7 +72,7 @@ GROUP_VERBS = {
 CLIENT = {
     "core",
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
-    *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
+    *("create", "session", "open", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
     *("conversation", "follow", "accept_migrations", "claim"),
 }
@@ -93,6 +93,7 @@ PLAIN = {
     "on_cleanup",
     "accept_migrations",
     "session",
+    "open",
     "llm",
     "run",
     "resume_run",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import NAMESPACE, given_session_id, successor_id
+from sessionary.schemas.ids import NAMESPACE, GivenId, given_session_id, successor_id
 
 CANONICAL = "0b6e4f5a-93c1-4d8e-a7b2-5f0c9d1e2a3b"
 PLAIN = CANONICAL.replace("-", "")
@@ -36,11 +36,13 @@ def test_each_form_of_a_uuid_is_the_uuid(given: str | uuid.UUID) -> None:
     assert given_session_id("acme", given) == (CANONICAL, None)
 
 
-@pytest.mark.parametrize("text", ["thread-42", "a:b/c", " padded ", "42", "Grüße", "会話", "👩‍💻", "0b6e4f5a", "x" * 256])
+@pytest.mark.parametrize(
+    "text", ["thread-42", "a:b/c", " padded ", "42", "Grüße", "会話", "👩‍💻", "0b6e4f5a", "x" * 256]
+)
 def test_a_text_is_the_uuid_5_of_tenant_and_text(text: str) -> None:
     assert str(NAMESPACE) == "4f57ed18-cff9-5d12-8162-c7e95c2effaa"
     found = given_session_id("acme", text)
-    assert found == (uuid5_of(f"acme:{text}"), text)
+    assert found == GivenId(uuid5_of(f"acme:{text}"), text)
     assert given_session_id("globex", text).session_id != found.session_id
     assert given_session_id("acme", f"{text[:255]}.").session_id != found.session_id
 
@@ -85,7 +87,7 @@ def test_a_text_is_measured_in_its_composed_form() -> None:
 
 @pytest.mark.parametrize("other", [None, 42, b"thread", ["thread"], 4.2])
 def test_another_type_is_invalid_and_the_message_names_it(other: Any) -> None:
-    with pytest.raises(Invalid, match="parent session id is .* neither a text nor a uuid.UUID"):
+    with pytest.raises(Invalid, match=r"parent session id is .* neither a text nor a uuid.UUID"):
         given_session_id("acme", other, "parent session id")
 
 

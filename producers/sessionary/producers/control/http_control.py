@@ -63,7 +63,7 @@ class HttpControl:
         """Raise `SettingsError` if no URL is set."""
         if self.url is None:
             raise SettingsError(
-                "SESSIONARY_CONTROL_URL is not set: resume, recover, sync and attach need the control API, "
+                "SESSIONARY_CONTROL_URL is not set: resume, recover, sync, attach and open need the control API, "
                 "for example http://127.0.0.1:8600"
             )
 
@@ -298,6 +298,8 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         migration=_parse_migration(body.get("migration")),
         awaits_quota=body.get("awaits_quota") is True,
         hold=None if (hold := body.get("hold")) is None else HeldBy(hold["by"], int(hold["until_ms"])),
+        user_id=body.get("user_id"),
+        external_id=body.get("external_id"),
     )
 
 
