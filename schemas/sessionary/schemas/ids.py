@@ -155,17 +155,6 @@ def checked_name(kind: str, name: str) -> str:
     return name
 
 
-def checked_session_id(session_id: str, what: str = "session id") -> str:
-    """Return `session_id` in lower case; `what` names it in the error.
-
-    Raises `Invalid("invalid_value")` unless it is a UUID of RFC 9562, of any version.
-    """
-    lower = session_id.lower()
-    if _SESSION_ID.fullmatch(lower) is None:
-        raise Invalid("invalid_value", f"{what} {session_id!r} is not a UUID of RFC 9562")
-    return lower
-
-
 SessionId = str | uuid.UUID
 """An id as a caller gives it: a UUID, or any text."""
 
@@ -190,6 +179,8 @@ def given_session_id(tenant_id: str, given: SessionId, what: str = "session id")
     than 256 characters in NFC, control characters, line separators or lone surrogates. `what` names
     the id in the error.
     """
+    if isinstance(given, str) and _SESSION_ID.fullmatch(given) is not None:
+        return GivenId(given, None)
     if isinstance(given, uuid.UUID):
         text = str(given)
     elif isinstance(given, str):

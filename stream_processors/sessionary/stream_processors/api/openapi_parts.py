@@ -282,7 +282,14 @@ LOG_POSITION: Final = {
     "quotas": {"type": "boolean", "description": "as in `Session`"},
 }
 SESSION_PARAMETERS: Final = [
-    {"name": "session_id", "in": "path", "required": True, "schema": {**TEXT, "format": "uuid"}},
+    {
+        "name": "session_id",
+        "in": "path",
+        "required": True,
+        "schema": {**TEXT, "minLength": 1, "maxLength": 256},
+        "description": "the session's id: a UUID, or the text that was given, percent-encoded; that names the first "
+        "session of the text. The texts `poll`, `.` and `..` are named by their UUID",
+    },
     query_parameter(
         "after",
         {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},

@@ -382,11 +382,12 @@ LIST_PATHS: Final[dict[str, Any]] = {
         "The sessions of the caller's tenant that are not archived, in the order of their ids",
         "SessionList",
         _filter("state", SESSION_STATES, "only rows in this state"),
+        query_parameter("external_id", TEXT, "only sessions whose id was given as this text"),
     ),
     "/v1/waiting": _operators_page("The questions that wait for a person", "WaitingList"),
     "/v1/open-requests": _operators_page(
         "The sessions with open requests",
         "OpenList",
-        query_parameter("session_id", TEXT, "only this session"),
+        query_parameter("session_id", TEXT, "only this session: its id, or the text given as its id"),
     ),
 }
