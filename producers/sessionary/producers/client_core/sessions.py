@@ -102,7 +102,7 @@ def create_core(client: ClientCore, new: NewSession) -> SessionCore:
         return _create_named(client, new, given_session_id(client.tenant_id, new.session_id), None)
     is_ordered = client.settings.session_id_version == 7
     session_id = new_session_id(time.time_ns() // 1_000_000 if is_ordered else None)
-    return _send_creation(client, new, GivenId(session_id, None), None, None)
+    return send_creation(client, new, GivenId(session_id, None), None, None)
 
 
 def _create_named(client: ClientCore, new: NewSession, given: GivenId, parent_id: str | None) -> SessionCore:
@@ -111,15 +111,16 @@ def _create_named(client: ClientCore, new: NewSession, given: GivenId, parent_id
 
     client.ports.control.check_configured()
     created = pending_creation()
-    core = _send_creation(client, new, given, parent_id, created.on_receipt)
+    core = send_creation(client, new, given, parent_id, created.on_receipt)
     created.event_id = core.view.created_id
     require_creation(client, core, created)
     return core
 
 
-def _send_creation(
+def send_creation(
     client: ClientCore, new: NewSession, given: GivenId, parent_id: str | None, on_receipt: OnReceipt | None
 ) -> SessionCore:
+    """Send a session's first event; wait for nothing."""
     limits, is_alive = check_limits(new.limits), lifeline_of(new.beats_with)
     parent_id = parent_id or (None if new.parent is None else _id_of(client, new.parent, "parent session id"))
     fields = envelope_fields(new.metadata)

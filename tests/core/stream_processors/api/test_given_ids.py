@@ -51,8 +51,8 @@ def owners() -> list[Owner]:
     for text in (CANONICAL, *TEXTS):
         given = given_session_id("acme", text)
         key = SessionKey("acme", given.session_id)
-        ids = {"tenant_id": "acme", "session_id": key.session_id, "external_id": given.external_id, "user_id": "u1"}
-        row = rig.row_of(agent)._replace(**ids)
+        row = rig.row_of(agent)._replace(tenant_id="acme", session_id=key.session_id, user_id="u1")
+        row = row._replace(external_id=given.external_id)
         owners[partition_of(key.encoded(), PARTITIONS)].state.load(key.encoded(), row)
     for owner in owners:
         owner.state.finish_loading()
