@@ -78,7 +78,9 @@ class ProducerSettings(KafkaSettings):
     delivery_timeout_s: float = Field(
         120.0, description="time after which policies block and drop give an event up; spool never does", ge=1, le=3600
     )
-    verdict_timeout_s: float = Field(30.0, description="longest wait of resume, recover, sync, attach and open", gt=0, le=600)
+    verdict_timeout_s: float = Field(
+        30.0, description="longest wait of resume, recover, sync, attach and open", gt=0, le=600
+    )
     poll_interval_s: float = Field(
         5.0,
         description="time between two polls of the control API about all live sessions, for on_rejected, "

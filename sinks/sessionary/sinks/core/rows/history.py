@@ -27,7 +27,7 @@ from sessionary.sinks.core.rows.shared import (
     expiry_seconds,
 )
 
-# Columns of `history` with the values of a payload that figures and look-ups need; pure.
+# Columns of `history` with the values of a payload that figures need, without a TTL; pure.
 #
 # The table computes them from `payload_json` for rows that come without them, from the former
 # release's sinks. The values here are the same; the engine has less to do.
@@ -54,7 +54,6 @@ _FIGURES: Final[dict[str, tuple[object, dict[str, str]]]] = {
         },
     ),
     "state_version": (None, {"state_updated": "new_version"}),
-    "external_id": (None, {"session_created": "external_id"}),
 }
 FIGURE_COLUMNS: Final = tuple(_FIGURES)
 NO_FIGURES: Final = tuple(absent for absent, _ in _FIGURES.values())
