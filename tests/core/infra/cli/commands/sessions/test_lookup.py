@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 
@@ -13,13 +13,16 @@ from sessionary.infra.cli.commands.sessions.lookup import (
     RowTail,
     checked_session,
     fetch_live_state,
+    find_session,
     is_whole_id,
     parse_since,
     session_start,
 )
-from sessionary.infra.clickhouse_client import Row
+from sessionary.infra.cli.errors import NotFound
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.errors import Invalid, SettingsError
+from sessionary.schemas.ids import given_session_id
 from tests.core.infra.cut_server import serve_cut_answers
 from tests.core.infra.fake_control_api import serve_fake_api
 
@@ -83,6 +86,56 @@ def test_what_cannot_be_an_id_is_refused(text: str) -> None:
     with pytest.raises(Invalid) as caught:
         checked_session(text)
     assert caught.value.reason == "invalid_value"
+
+
+class OneTable:
+    """A source that has these sessions; keeps what it was asked."""
+
+    def __init__(self, *rows: Row) -> None:
+        self.rows, self.asked = list(rows), dict[str, str]()
+
+    def fetch_rows(self, _statement: str, **asked: str) -> list[Row]:
+        self.asked = asked
+        return self.rows
+
+
+def row_of(session_id: str, external_id: str | None, tenant_id: str = "acme") -> Row:
+    return {"tenant_id": tenant_id, "session_id": session_id, "external_id": external_id}
+
+
+def find_in(source: OneTable, session: str, tenant: str | None = None) -> str:
+    return str(find_session(cast(ClickHouseClient, source), session, tenant)["session_id"])
+
+
+def test_of_the_sessions_of_a_text_the_newest_is_found() -> None:
+    source = OneTable(row_of("s2", "thread-42"), row_of("s1", "thread-42"))  # the newest first
+    assert find_in(source, "thread-42") == "s2"
+    assert (source.asked["text"], source.asked["start"], source.asked["first"]) == ("thread-42", "", "")
+    find_in(source, "thread-42", "acme")  # once the text has expired, its UUID still tells
+    assert source.asked["first"] == given_session_id("acme", "thread-42").session_id
+
+
+def test_a_text_goes_before_the_beginning_of_another_sessions_id() -> None:
+    source = OneTable(row_of("s1", "abc"), row_of("abcdef01-0000-4000-8000-000000000000", None))
+    assert find_in(source, "abc") == "s1"
+    assert source.asked["start"] == "abc"
+
+
+def test_a_text_of_two_tenants_asks_which() -> None:
+    source = OneTable(row_of("s1", "thread-42"), row_of("s2", "thread-42", "globex"))
+    with pytest.raises(Invalid, match=r"is the text of more than one session: .*acme:s1.*give --tenant"):
+        find_in(source, "thread-42")
+
+
+def test_a_beginning_of_two_ids_asks_for_more() -> None:
+    source = OneTable(row_of("ab1", None), row_of("ab2", None))
+    with pytest.raises(Invalid, match=r"begins more than one session: acme:ab1, acme:ab2 .*more of its id"):
+        find_in(source, "ab")
+
+
+def test_an_unknown_text_is_not_found() -> None:
+    with pytest.raises(NotFound, match="no session 'thread-43' of tenant acme"):
+        find_in(OneTable(), "thread-43", "acme")
 
 
 def commands_of_sessions() -> Iterator[list[str]]:
