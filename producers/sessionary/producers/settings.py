@@ -50,11 +50,11 @@ class ProducerSettings(KafkaSettings):
     disabled: bool = Field(
         default=False,
         description="turn the client off: verbs work in this process, without sending, threads, files or "
-        "connections; resume, recover, sync and attach know this client's own sessions only",
+        "connections; resume, recover, sync, attach and open know this client's own sessions only",
     )
     control_url: str | None = Field(
         None,
-        description="control API, for example http://127.0.0.1:8600; resume, recover, sync and attach need it; "
+        description="control API, for example http://127.0.0.1:8600; resume, recover, sync, attach and open need it; "
         "of several URLs with commas between them, the next one is asked if one is away",
     )
     control_ca_location: str | None = Field(

@@ -63,8 +63,8 @@ class HttpControl:
         """Raise `SettingsError` if no URL is set."""
         if self.url is None:
             raise SettingsError(
-                "SESSIONARY_CONTROL_URL is not set: resume, recover, sync, attach and open need the control API, "
-                "for example http://127.0.0.1:8600"
+                "SESSIONARY_CONTROL_URL is not set: resume, recover, sync, attach, open and a session_id of your own "
+                "need the control API, for example http://127.0.0.1:8600"
             )
 
     def close_idle(self) -> None:
