@@ -99,11 +99,14 @@ CLIENT: Final = Face(
         r"^ *from sessionary\.producers\.(follower|session\.(async_)?session) .*\n": "",
         r"(?<=import CONCURRENCY), OnMigrated\b": "",
         r"^class SessionClient:": "class SessionClient(AsyncClientBlock):",
-        r"str \| Session \| AsyncSession": "str | Session | Async_Session",
+        r"SessionId \| Session \| AsyncSession": "SessionId | Session | Async_Session",
+        r"Continue the session of an id of your own, or create and start it if there is none\.": (
+            "Return a session that `await`, or `async with`, opens or creates."
+        ),
         r"\b(Session|SessionClient|SessionFollower|OnMigrated)\b": r"Async\1",
         r"AsyncSession \| Async_Session": "Session | AsyncSession",
         r"\bStep\b(?= \|)": "AsyncStep",
-        r"\b((create|start|attach)_core|follow_session|take_migrations)\(": r"\1_async(",
+        r"\b((create|start|open|attach)_core|follow_session|take_migrations)\(": r"\1_async(",
         r"\bIterator\[": "AsyncIterator[",
         r" Called in phase": " Awaited in phase",
         r"Create and start a session\. Use it in `with`, which ends it\.": "Return a session that `async with` "
@@ -118,8 +121,8 @@ CLIENT: Final = Face(
     },
     {"SessionClient": frozenset({"__enter__", "__exit__"})},
     "import asyncio\nfrom sessionary.producers.async_client_parts import AsyncClientBlock, AsyncOnMigrated, "
-    "attach_core_async, create_core_async, follow_session_async, iterate_off_loop, start_core_async, "
-    "take_migrations_async\nfrom sessionary.producers.async_follower import AsyncSessionFollower\n"
+    "attach_core_async, create_core_async, follow_session_async, iterate_off_loop, open_core_async, "
+    "start_core_async, take_migrations_async\nfrom sessionary.producers.async_follower import AsyncSessionFollower\n"
     "from sessionary.producers.session.async_opening import AsyncStep\n"
     "from sessionary.producers.session.async_session import AsyncSession\n"
     "from sessionary.producers.session.session import Session\n"

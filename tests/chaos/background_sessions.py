@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from sessionary.producers import ProducerSettings, Session, SessionClient
+from sessionary.producers.client_core.sessions import NewSession, send_creation
+from sessionary.schemas.ids import GivenId
 from sessionary.schemas.types import Limits, RunMode
 from tests.chaos.turns import emit_turn
 
@@ -55,7 +57,7 @@ class BackgroundSessions:
         for number, session_id in enumerate(ids):
             if self._stop.is_set() or time.time() >= until_s:
                 break
-            session = self._client.create(user_id="u1", state={"n": 0}, limits=self._limits, session_id=session_id)
+            session = self._new_session(session_id)
             session.start()
             mode = _MODES[number % 3]
             with _run_of(session, mode):
@@ -67,6 +69,11 @@ class BackgroundSessions:
             session.complete()
             sent += 8
         self.done.set()
+
+    def _new_session(self, session_id: str) -> Session:
+        """Return a session whose id is known beforehand; no other process has it, so wait not."""
+        new = NewSession("u1", {"n": 0}, self._limits, (), None, 1, None, None, "process", {})
+        return Session(send_creation(self._client.core, new, GivenId(session_id, None), None, None))
 
     def close(self) -> None:
         """Stop, flush and close the client."""

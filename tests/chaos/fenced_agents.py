@@ -154,8 +154,10 @@ class SourceAgent(Agent):
     """Owns the session, is frozen inside the call, and then goes on as if nothing had happened."""
 
     def run(self) -> None:
-        session = self.client.session(
-            user_id="u1", state={"by": "source", "step": 0}, limits=LIMITS, session_id=self.plan["session_id"]
+        session = repeat_until_available(
+            lambda: self.client.open(
+                self.plan["session_id"], user_id="u1", state={"by": "source", "step": 0}, limits=LIMITS
+            )
         )
         repeat_until_available(session.sync)  # it then knows who holds the session
         session.update_state({"by": "source", "step": 1}, wait=False)

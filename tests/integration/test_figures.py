@@ -10,6 +10,7 @@ from sessionary.schemas.events import (
     EVENT_TYPES,
     MessageAppended,
     SessionActivity,
+    SessionCreated,
     StateUpdated,
     ToolCallFailed,
     ToolCallStarted,
@@ -69,13 +70,25 @@ def test_sinks_write_the_figures_that_the_table_would_make_of_payloads(rows: Age
         f"SELECT name, default_expression FROM system.columns WHERE database = '{database}' AND table = 'history' "
         "AND default_expression LIKE '%payload_json%'"
     )
-    assert [name for name, _ in columns] == list(FIGURE_COLUMNS)
-    for name, made in columns:
+    # The text of a session's id is no figure: the table makes it, and forgets it.
+    assert [name for name, _ in columns] == [*FIGURE_COLUMNS, "external_id"]
+    for name, made in columns[:-1]:
         differing = f"countIf(NOT isNotDistinctFrom({name}, ({made}))) AS differing"
         reported = rows.fetch_values(
             f"SELECT {differing}, uniqExact(ifNull(toString({name}), '')) > 1 AS reported FROM history"
         )
         assert reported == [(0, 1)], name
+
+
+@pytest.mark.parametrize(("age", "kept"), [(1, "thread-42"), (31, None)])
+def test_the_text_of_a_sessions_id_expires_as_personal_data_does(rows: AgedRows, age: int, kept: str | None) -> None:
+    created = example_event(SessionCreated).payload
+    assert isinstance(created, SessionCreated)
+    rows.insert_rows("history", age, [agent_event(created._replace(external_id="thread-42"), "personal", "financial")])
+    rows.insert_rows("audit", age, [encode_record(audit_record(1, 1))])
+    rows.let_retention_pass()
+    assert rows.fetch_values("SELECT external_id FROM history") == [(kept,)]
+    assert rows.fetch_values("SELECT external_id FROM v_sessions") == [(kept,)]
 
 
 def test_rejected_usage_is_never_billed_however_old_it_is(rows: AgedRows) -> None:

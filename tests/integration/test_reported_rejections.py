@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sessionary.producers import (
     AuthenticationFailed,
     EventRejected,
@@ -13,6 +15,7 @@ from sessionary.producers import (
     SessionLost,
     SessionTimeout,
 )
+from sessionary.producers.client_core import sessions
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
 from tests.support.processes import Processes
@@ -32,7 +35,7 @@ def client_of(settings: ProducerSettings, tenant_id: str = TENANT, **callbacks: 
 
 
 def test_rejections_time_outs_take_overs_and_a_foreign_token_reach_the_callbacks(
-    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = PipelineRig(kafka, None, processes)
     pipeline.start_processor()
@@ -54,7 +57,9 @@ def test_rejections_time_outs_take_overs_and_a_foreign_token_reach_the_callbacks
         ) as client,
         client_of(second) as other,
     ):
-        never = client.create(user_id="u", session_id=OLD_ID)
+        monkeypatch.setattr(sessions, "new_session_id", lambda _now_ms: OLD_ID)
+        never = client.create(user_id="u")
+        monkeypatch.undo()
         wait_until(lambda: never.lost, 60, "the rejected creation to be reported")
         assert [(reported.event_type, reported.reason) for reported in rejected] == [("session_created", "too_old")]
         # Of a control API that is slow to answer, it is reported too.

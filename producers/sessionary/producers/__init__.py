@@ -75,6 +75,7 @@ from sessionary.producers.errors import (
     RunGone,
     SessionaryError,
     SessionEnded,
+    SessionExists,
     SessionFenced,
     SessionHeld,
     SessionLost,
@@ -132,6 +133,7 @@ from sessionary.producers.verdicts.notifications import (
     SessionGoesOn,
 )
 from sessionary.schemas.events import Payload
+from sessionary.schemas.ids import SessionId
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 from sessionary.schemas.types import (
     Answer,
@@ -284,10 +286,12 @@ __all__ = [
     "SessionClient",
     "SessionConversation",
     "SessionEnded",
+    "SessionExists",
     "SessionFenced",
     "SessionFollower",
     "SessionGoesOn",
     "SessionHeld",
+    "SessionId",
     "SessionLifecycle",
     "SessionLost",
     "SessionMigration",

@@ -16,6 +16,7 @@ from sessionary.producers.async_client_parts import (
     create_core_async,
     follow_session_async,
     iterate_off_loop,
+    open_core_async,
     start_core_async,
     take_migrations_async,
 )
@@ -40,6 +41,7 @@ from sessionary.producers.session.conversation import LAST_DEFAULT
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.session import Session
 from sessionary.producers.verdicts.notifications import Callbacks, OnFenced, OnPaused, OnRejected, OnResumed, OnTimedOut
+from sessionary.schemas.ids import SessionId
 from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:  # pydantic and asyncio take long to load
@@ -162,9 +164,9 @@ class AsyncSessionClient(AsyncClientBlock):
         state: Mapping[str, Json] | None = None,
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
-        session_id: str | None = None,
+        session_id: SessionId | None = None,
         state_schema_version: int = 1,
-        parent: "str | Session | AsyncSession | None" = None,
+        parent: "SessionId | Session | AsyncSession | None" = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
         **metadata: Unpack[EventMetadata],
@@ -178,7 +180,8 @@ class AsyncSessionClient(AsyncClientBlock):
             state: The session's content, a JSON object of at most about 1 MiB.
             limits: Time and size limits that differ from the defaults.
             data_classes: Classes of the data that the session handles.
-            session_id: A UUID; default: a new one.
+            session_id: An id of your own, as `open` takes it, which no session has yet; the call
+                then waits for the processor. Default: a new UUID.
             state_schema_version: Version of the content's schema, the agent's own.
             parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
@@ -193,6 +196,7 @@ class AsyncSessionClient(AsyncClientBlock):
             Invalid: A value is not allowed.
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
+            SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
         """
         parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
         new = NewSession(*parts, restored_from_snapshot_id, beats_with, metadata)
@@ -205,8 +209,8 @@ class AsyncSessionClient(AsyncClientBlock):
         state: Mapping[str, Json] | None = None,
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
-        session_id: str | None = None,
-        parent: "str | Session | AsyncSession | None" = None,
+        session_id: SessionId | None = None,
+        parent: "SessionId | Session | AsyncSession | None" = None,
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
@@ -220,7 +224,8 @@ class AsyncSessionClient(AsyncClientBlock):
             state: The session's content, a JSON object of at most about 1 MiB.
             limits: Time and size limits that differ from the defaults.
             data_classes: Classes of the data that the session handles.
-            session_id: A UUID; default: a new one.
+            session_id: An id of your own, as `open` takes it, which no session has yet; the call
+                then waits for the processor. Default: a new UUID.
             parent: The session that this one belongs to, or its id.
             validate: Awaited in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
@@ -238,13 +243,80 @@ class AsyncSessionClient(AsyncClientBlock):
             Invalid: A value is not allowed.
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
+            SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
         """
         parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
         return AsyncSession(start_core_async(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
+    def open(
+        self,
+        session_id: SessionId,
+        *,
+        user_id: str,
+        state: Mapping[str, Json] | None = None,
+        limits: Limits | None = None,
+        data_classes: Sequence[DataClass] = (),
+        parent: "SessionId | Session | AsyncSession | None" = None,
+        validate: AsyncStep | None = None,
+        connect: AsyncStep | None = None,
+        beats_with: BeatsWith = "process",
+        quota_wait_s: float | None = None,
+        **metadata: Unpack[EventMetadata],
+    ) -> AsyncSession:
+        """Return a session that `await`, or `async with`, opens or creates.
+
+        Of several processes that open an id at once, one creates the session, and the others attach
+        to it. `state`, `limits`, `data_classes`, `parent`, `validate`, `connect` and `quota_wait_s`
+        are of a new session only. Leaving the `with` block ends the session; to leave it for a
+        later `open`, call `lifecycle.detach` instead.
+
+        A session that ended because it waited too long for its user, or before it was started, is
+        continued in a new one that has it as parent, and so is one that is archived. The id then
+        leads to the newest one. After any other end `SessionEnded` says what to do.
+
+        An id is a UUID, as `uuid.UUID` or as text in any form, or any other text of 1 to 256
+        characters, such as `thread-42`. A text is kept with the session as its `external_id`, and
+        expires as personal data does. Each tenant has its own.
+
+        Waits as `attach` does, and as long again if it creates the session.
+
+        Args:
+            session_id: The id: a UUID, or a text of your own.
+            user_id: The user that the session serves.
+            state: The content of a new session, a JSON object of at most about 1 MiB.
+            limits: Time and size limits that differ from the defaults.
+            data_classes: Classes of the data that the session handles.
+            parent: The session that a new one belongs to, or its id.
+            validate: Awaited in phase `validating`, as in `session`.
+            connect: Awaited in phase `connecting`, as in `session`.
+            beats_with: The life that bounds the session's heartbeats: the process, or the thread or
+                asyncio task that calls this. See `AsyncSession`.
+            quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
+
+        Returns:
+            The session: a new one in state Active, or else in the state that the processor has.
+
+        Raises:
+            SessionExists: The session of this id is of another service, or serves another user.
+            SessionEnded: It has ended, and its work is over.
+            Unavailable: The control API does not answer, or another process still starts it. The
+                same call may be repeated.
+            DeliveryFailed: The creation could not be delivered.
+            Rejected: The creation was rejected.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+            Invalid: A value is not allowed: an id that is empty, is longer than 256 characters or
+                has control characters.
+            QueueFull: Under delivery policy `block` there was no room in time.
+            ClientClosed: The client is closed.
+        """
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
+        return AsyncSession(open_core_async(self.core, NewSession(*parts), validate, connect, quota_wait_s))
+
     async def attach(
         self,
-        session_id: str,
+        session_id: SessionId,
         *,
         user_id: str | None = None,
         take_over: bool = False,
@@ -268,7 +340,7 @@ class AsyncSessionClient(AsyncClientBlock):
         verdict on a take-over as long again.
 
         Args:
-            session_id: The session's UUID.
+            session_id: The session's id: a UUID, or the text that it was opened with.
             user_id: The user in the envelope of further events.
             take_over: Take the session over from the process that holds it.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
@@ -289,7 +361,7 @@ class AsyncSessionClient(AsyncClientBlock):
             DeliveryFailed: The take-over could not be delivered.
             AuthenticationFailed: Kafka or the control API rejects our credentials.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
-            Invalid: `session_id` is not a UUID.
+            Invalid: `session_id` cannot be an id.
             ClientClosed: The client is closed.
         """
         return AsyncSession(
@@ -300,7 +372,7 @@ class AsyncSessionClient(AsyncClientBlock):
 
     async def claim(
         self,
-        session_id: str,
+        session_id: SessionId,
         *,
         user_id: str | None = None,
         beats_with: BeatsWith = "process",
@@ -314,7 +386,7 @@ class AsyncSessionClient(AsyncClientBlock):
         migration, the former holder is not asked, and the session is not held meanwhile.
 
         Args:
-            session_id: The session's UUID.
+            session_id: The session's id: a UUID, or the text that it was opened with.
             user_id: The user in the envelope of further events.
             beats_with: The life that bounds the session's heartbeats, as in `attach`.
             metadata: Metadata of the take-over, as in `EventMetadata`.
@@ -329,7 +401,7 @@ class AsyncSessionClient(AsyncClientBlock):
         )
 
     def follow(
-        self, session: "str | Session | AsyncSession", *, timeout_s: float | None = None
+        self, session: "SessionId | Session | AsyncSession", *, timeout_s: float | None = None
     ) -> AsyncSessionFollower:
         """Follow a session: its state as it is committed now, then each change of it.
 
@@ -356,7 +428,7 @@ class AsyncSessionClient(AsyncClientBlock):
             The follower. Close it, or use it in `with`, to give its connection back.
 
         Raises:
-            Invalid: The id is not a UUID.
+            Invalid: The id cannot be one.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
             ClientClosed: The client is closed.
 
@@ -365,7 +437,7 @@ class AsyncSessionClient(AsyncClientBlock):
         return follow_session_async(self.core, session, timeout_s)
 
     async def conversation(
-        self, session: "str | Session | AsyncSession", last: int = LAST_DEFAULT, *, load_artifacts: bool = True
+        self, session: "SessionId | Session | AsyncSession", last: int = LAST_DEFAULT, *, load_artifacts: bool = True
     ) -> Sequence[MessageView]:
         """Return the last turns of a session's conversation in order, whichever process sent them.
 
@@ -377,7 +449,7 @@ class AsyncSessionClient(AsyncClientBlock):
             last: How many turns, from 0 to 200.
             load_artifacts: Load large texts from the library. If not, `content` is the reference.
 
-        Raises as `session.conversation.read` does, and `Invalid` for an id that is not a UUID.
+        Raises as `session.conversation.read` does, and `Invalid` for what cannot be an id.
         """
         return await asyncio.to_thread(read_conversation, self.core, session, last, load_artifacts)
 

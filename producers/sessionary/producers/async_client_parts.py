@@ -15,6 +15,7 @@ from sessionary.producers.client_core.sessions import (
     NewSession,
     begin_attach,
     create_core,
+    find_core,
     follow_session,
 )
 from sessionary.producers.context.scope import EventMetadata, active_session, envelope_fields
@@ -25,6 +26,7 @@ from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
 from sessionary.producers.session.session import Session
+from sessionary.schemas.ids import SessionId
 
 if TYPE_CHECKING:
     pass
@@ -97,7 +99,7 @@ async def create_core_async(client: ClientCore, new: NewSession) -> SessionCore:
     """Create a session without blocking the event loop."""
     is_alive = lifeline_of(new.beats_with)
     opened = partial(create_core, client, new._replace(beats_with="process"))
-    core = await open_core(opened, may_block=client.ports.transport.may_block)
+    core = await open_core(opened, may_block=_may_block(client, new))
     core.beats.bind(is_alive)
     return core
 
@@ -112,13 +114,30 @@ def start_core_async(
     """Return how `async with` creates and starts a session."""
     envelope_fields(new.metadata)  # an unknown name is an error here, not in `async with`
     opened = partial(create_core, client, new._replace(beats_with="process"))
-    may_block = client.ports.transport.may_block
-    return Opening(opened, may_block, new.beats_with, validate, connect, quota_wait_s, new.metadata)
+    return Opening(opened, _may_block(client, new), new.beats_with, validate, connect, quota_wait_s, new.metadata)
+
+
+def open_core_async(
+    client: ClientCore,
+    new: NewSession,
+    validate: AsyncStep | None,
+    connect: AsyncStep | None,
+    quota_wait_s: float | None,
+) -> Opening:
+    """Return how `await` or `async with` attaches to a session, or creates and starts it."""
+    envelope_fields(new.metadata)  # an unknown name is an error here, not in `async with`
+    opened = partial(find_core, client, new._replace(beats_with="process"))
+    return Opening(opened, _may_block(client, new), new.beats_with, validate, connect, quota_wait_s, new.metadata)
+
+
+def _may_block(client: ClientCore, new: NewSession) -> bool:
+    """Return whether a creation may wait: for room in the queue, or for the verdict on its id."""
+    return client.ports.transport.may_block or new.session_id is not None
 
 
 async def attach_core_async(
     client: ClientCore,
-    session_id: str,
+    session_id: SessionId,
     user_id: str | None,
     *,
     take_over: bool,
@@ -132,7 +151,7 @@ async def attach_core_async(
 
 
 def follow_session_async(
-    client: ClientCore, session: str | KnownSession, timeout_s: float | None
+    client: ClientCore, session: SessionId | KnownSession, timeout_s: float | None
 ) -> AsyncSessionFollower:
     """Follow a session by `async for`."""
     return AsyncSessionFollower(follow_session(client, session, None), timeout_s)

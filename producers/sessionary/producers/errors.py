@@ -18,6 +18,7 @@ SessionaryError
     ├── SessionLost                the session does not exist, or is archived
     │   └── RunGone                the run or task finished, and is no longer kept
     ├── SessionEnded               a verb on a session that this object has ended
+    ├── SessionExists              a new session was to have the id of one that exists
     ├── SessionFenced(epoch)       another process took the session over
     ├── SessionHeld(reason_code)   others paused the session: for `on_paused`
     ├── StateMismatch              the state that the caller knows is not the processor's
@@ -177,6 +178,21 @@ class RunGone(SessionLost):
 
 class SessionEnded(ProducerError):
     """The session has ended. Create a new one."""
+
+
+class SessionExists(ProducerError):
+    """The id of a new session is that of one that exists. Nothing was sent into that one.
+
+    The object that was to be made is lost: none of its messages is in the session, and leaving its
+    block ends nothing.
+
+    Attributes:
+        session_id: The session that exists.
+    """
+
+    def __init__(self, session_id: str, how: str = "exists: `client.open` continues it, or makes it") -> None:
+        super().__init__(f"session {session_id} {how}")
+        self.session_id = session_id
 
 
 class SessionFenced(ProducerError):

@@ -303,6 +303,8 @@ class SessionView(NamedTuple):
     awaits_quota: bool = False  # whether it waits until its tenant's quota admits it
     hold: HeldBy | None = None  # the operator who holds it; None without one
     exchanges: int = 0  # turns (exchanges with the user) that have ended
+    user_id: str | None = None  # the user that it serves, if the processor says it
+    external_id: str | None = None  # the text that was given as its id; None for a UUID
 
     @property
     def is_held(self) -> bool:

@@ -50,11 +50,11 @@ class ProducerSettings(KafkaSettings):
     disabled: bool = Field(
         default=False,
         description="turn the client off: verbs work in this process, without sending, threads, files or "
-        "connections; resume, recover, sync and attach know this client's own sessions only",
+        "connections; resume, recover, sync, attach and open know this client's own sessions only",
     )
     control_url: str | None = Field(
         None,
-        description="control API, for example http://127.0.0.1:8600; resume, recover, sync and attach need it; "
+        description="control API, for example http://127.0.0.1:8600; resume, recover, sync, attach and open need it; "
         "of several URLs with commas between them, the next one is asked if one is away",
     )
     control_ca_location: str | None = Field(
@@ -78,7 +78,9 @@ class ProducerSettings(KafkaSettings):
     delivery_timeout_s: float = Field(
         120.0, description="time after which policies block and drop give an event up; spool never does", ge=1, le=3600
     )
-    verdict_timeout_s: float = Field(30.0, description="longest wait of resume, recover, sync and attach", gt=0, le=600)
+    verdict_timeout_s: float = Field(
+        30.0, description="longest wait of resume, recover, sync, attach and open", gt=0, le=600
+    )
     poll_interval_s: float = Field(
         5.0,
         description="time between two polls of the control API about all live sessions, for on_rejected, "

@@ -25,6 +25,12 @@ _CHILD_SUFFIX_BYTES = 2 + 2 * _CHILD_HASH_BYTES
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz"
 _COLON: Final = 0x3A
 _HEX_DIGITS: Final = b"0123456789abcdef"
+EXTERNAL_ID_MAX = 256  # characters
+_HEX = re.compile(r"[0-9a-f]{32}")
+_HYPHENED = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_IN_BRACES = rf"\{{({_HYPHENED}|[0-9a-f]{{32}})\}}"
+_UUID_FORMS = re.compile(rf"(?:urn:uuid:)?({_HYPHENED})|urn:uuid:([0-9a-f]{{32}})|{_IN_BRACES}", re.IGNORECASE)
+_NOT_IN_TEXTS: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -149,15 +155,82 @@ def checked_name(kind: str, name: str) -> str:
     return name
 
 
-def checked_session_id(session_id: str, what: str = "session id") -> str:
-    """Return `session_id` in lower case; `what` names it in the error.
+SessionId = str | uuid.UUID
+"""An id as a caller gives it: a UUID, or any text."""
 
-    Raises `Invalid("invalid_value")` unless it is a UUID of RFC 9562, of any version.
+
+class GivenId(NamedTuple):
+    """An id as a caller gave it: the session's UUID, and the text that it was made of, if any."""
+
+    session_id: str
+    external_id: str | None
+
+
+def given_session_id(tenant_id: str, given: SessionId, what: str = "session id") -> GivenId:
+    """Return the session that a tenant's id names: a UUID in any form, or any text.
+
+    A UUID of RFC 9562 is the id itself, in lower case: a `uuid.UUID`, or a text with or without
+    hyphens, in braces, or as a URN. Any other text has the UUIDv5 of `tenant_id`, a colon and the
+    text, in Unicode's form NFC, in the namespace `NAMESPACE`
+    (4f57ed18-cff9-5d12-8162-c7e95c2effaa). So equal texts of a tenant name one session, in every
+    process and language; those of two tenants name two.
+
+    Raises `Invalid("invalid_value")` for another type, for a text that is empty or blank, has more
+    than 256 characters in NFC, control characters, line separators or lone surrogates. `what` names
+    the id in the error.
     """
-    lower = session_id.lower()
-    if _SESSION_ID.fullmatch(lower) is None:
-        raise Invalid("invalid_value", f"{what} {session_id!r} is not a UUID of RFC 9562")
-    return lower
+    if isinstance(given, str) and _SESSION_ID.fullmatch(given) is not None:
+        return GivenId(given, None)
+    if isinstance(given, uuid.UUID):
+        text = str(given)
+    elif isinstance(given, str):
+        match = _UUID_FORMS.fullmatch(given)
+        text = given if match is None else match[match.lastindex or 0].lower()
+        plain = text.lower()
+        if _HEX.fullmatch(plain) is not None:
+            hyphened = f"{plain[:8]}-{plain[8:12]}-{plain[12:16]}-{plain[16:20]}-{plain[20:]}"
+            text = hyphened if _SESSION_ID.fullmatch(hyphened) is not None else text  # else a hash, for example
+    else:
+        raise Invalid(
+            "invalid_value", f"{what} is {given!r}, neither a text nor a uuid.UUID: pass a UUID, or a text of your own"
+        )
+    if _SESSION_ID.fullmatch(text) is not None:
+        return GivenId(text, None)
+    text = _checked_text(text, what)
+    return GivenId(derived_id(tenant_id, text), text)
+
+
+def _checked_text(text: str, what: str) -> str:
+    """Return a text of an id in NFC. Raises `Invalid`."""
+    unicode_fault = ""
+    if not text.isascii():
+        import unicodedata  # most ids do without it
+
+        text = unicodedata.normalize("NFC", text)
+        unicode_fault = next((found for found in text if unicodedata.category(found) in _NOT_IN_TEXTS), "")
+    control = unicode_fault or next((found for found in text if found < " " or found == "\x7f"), "")
+    if not text.strip():
+        raise Invalid("invalid_value", f"{what} {text!r} is empty: pass a UUID, or a text of your own")
+    if len(text) > EXTERNAL_ID_MAX:
+        raise Invalid(
+            "invalid_value",
+            f"{what} {text[:32]!r}… has {len(text)} characters, more than {EXTERNAL_ID_MAX}: pass a shorter text, or "
+            "its hash",
+        )
+    if control:
+        raise Invalid(
+            "invalid_value", f"{what} {text!r} has the control character {control!r}: pass a text without such"
+        )
+    return text
+
+
+def successor_id(tenant_id: str, session_id: str) -> str:
+    """Return the id of the session that continues an ended one: the same in every process.
+
+    A session ends once, so it has one successor. The UUIDv5 of `tenant_id`, a slash and the ended
+    session's id; no text of `given_session_id` has it.
+    """
+    return derived_id(f"{tenant_id}/{session_id}")
 
 
 def parse_key(key: bytes | None) -> SessionKey:

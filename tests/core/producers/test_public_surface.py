@@ -72,7 +72,7 @@ GROUP_VERBS = {
 CLIENT = {
     "core",
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
-    *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
+    *("create", "session", "open", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
     *("conversation", "follow", "accept_migrations", "claim"),
 }
@@ -94,6 +94,7 @@ PLAIN = {
     "accept_migrations",
     "session",
     "turn",
+    "open",
     "llm",
     "run",
     "resume_run",

@@ -13,8 +13,8 @@ from sessionary.schemas.ids import (
     artifact_key,
     call_key,
     checked_name,
-    checked_session_id,
     derived_id,
+    given_session_id,
     is_run_key,
     message_key,
     murmur2,
@@ -121,13 +121,6 @@ def test_names_that_could_break_a_key_a_header_or_a_path_are_refused(name: str) 
         checked_name("tenant", name)
 
 
-def test_session_ids_are_lowered_and_checked() -> None:
-    assert checked_session_id(SESSION.upper()) == SESSION
-    for wrong in ("", "x", SESSION[:-1], SESSION + "0", SESSION.replace("-", ""), SESSION.replace("7000", "0000")):
-        with pytest.raises(Invalid, match="UUID"):
-            checked_session_id(wrong)
-
-
 def test_new_ids_are_of_the_version_asked_for_and_ordered_by_time() -> None:
     four, seven = uuid.UUID(new_session_id()), [uuid.UUID(new_session_id(1_700_000_000_000 + n)) for n in range(50)]
     assert four.version == 4
@@ -135,7 +128,7 @@ def test_new_ids_are_of_the_version_asked_for_and_ordered_by_time() -> None:
     assert {each.variant for each in seven} == {uuid.RFC_4122}
     assert seven == sorted(seven)
     assert [each.int >> 80 for each in seven] == [1_700_000_000_000 + n for n in range(50)]
-    assert all(checked_session_id(str(each)) for each in seven)
+    assert all(given_session_id("acme", each).session_id == str(each) for each in seven)
 
 
 def test_derived_ids_are_the_same_in_every_process_and_differ_by_each_part() -> None:

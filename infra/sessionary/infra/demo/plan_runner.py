@@ -20,7 +20,8 @@ from typing import NamedTuple, cast
 from confluent_kafka import KafkaError, Message, Producer
 
 from sessionary.infra.demo.plan import Action, BrokenRecord, IllegalEvent, Plan, PlannedSession
-from sessionary.producers import ProducerSettings, Session, SessionClient
+from sessionary.producers import Json, ProducerSettings, Session, SessionClient
+from sessionary.producers.client_core.sessions import NewSession, send_creation
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.events import (
@@ -36,7 +37,7 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
 )
 from sessionary.schemas.headers import event_headers
-from sessionary.schemas.ids import SessionKey, derived_id
+from sessionary.schemas.ids import GivenId, SessionKey, derived_id
 from sessionary.schemas.kafka.clients import ORDERED, discard_producer
 from sessionary.schemas.limits import MESSAGE_CHARACTERS_MAX
 from sessionary.schemas.settings import KafkaSettings
@@ -549,13 +550,12 @@ class PlanRunner:
 
     def _perform(self, planned: PlannedSession, action: Action) -> None:
         if action.verb == "create":
-            self._sessions[planned.session_id] = self._client_for(planned).create(
-                user_id=planned.user_id,
-                state={"run": planned.run_name, "step": 0},
-                limits=planned.limits,
-                data_classes=planned.data_classes,
-                session_id=planned.session_id,
-            )
+            state: dict[str, Json] = {"run": planned.run_name, "step": 0}
+            parts = (planned.user_id, state, planned.limits, planned.data_classes, None, 1, None, None)
+            new, given = NewSession(*parts, "process", {}), GivenId(planned.session_id, None)
+            # The plan knows that no other process has the id: a verdict would only cost time.
+            core = send_creation(self._client_for(planned).core, new, given, None, None)
+            self._sessions[planned.session_id] = Session(core)
         elif action.verb == "broken":
             with self._broken_lock:
                 self._broken.send_record(action.name, planned)  # type: ignore[arg-type]  # the plan names a kind

@@ -63,7 +63,8 @@ def format_duration(seconds: float) -> str:
 
 def _created_text(payload: Payload) -> str:
     limits = payload.get("limits") or {}
-    parts = [f"{name} {value}" for name, value in limits.items() if value not in (None, False)]
+    parts = [f"id {payload['external_id']}"] if payload.get("external_id") else []
+    parts += [f"{name} {value}" for name, value in limits.items() if value not in (None, False)]
     snapshot = payload.get("snapshot") or {}
     if snapshot.get("state_json"):
         parts.append(f"state of {format_bytes(len(snapshot['state_json'].encode()))}")

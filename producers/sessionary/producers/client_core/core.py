@@ -46,7 +46,7 @@ from sessionary.producers.session.pending_verdict import VerdictFollower
 from sessionary.producers.session.polled import new_core
 from sessionary.producers.verdicts.notifications import Callbacks, Notifications
 from sessionary.producers.verdicts.session_watch import SessionWatch
-from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id
+from sessionary.schemas.ids import SessionKey, checked_name, given_session_id
 from sessionary.schemas.types import DataClass
 
 if TYPE_CHECKING:
@@ -461,13 +461,13 @@ class ClientCore:
         return follower
 
     def open_attached(
-        self, session_id: str, user_id: str | None, is_alive: IsAlive | None = None, *, may_beat: bool
+        self, session_id: str | uuid.UUID, user_id: str | None, is_alive: IsAlive | None = None, *, may_beat: bool
     ) -> SessionCore:
         """Return a session that exists, before anything is read of it.
 
         One that may not beat sends no heartbeat before it asks for a verdict.
         """
-        key = SessionKey(self.tenant_id, checked_session_id(session_id))
+        key = SessionKey(self.tenant_id, given_session_id(self.tenant_id, session_id).session_id)
         core = new_core(self.new_emitter(key, user_id, ()), self.services, is_alive=is_alive)
         if not may_beat:
             core.detach()

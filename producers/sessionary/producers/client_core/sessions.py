@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from sessionary.producers.client_core.core import ClientCore
 from sessionary.producers.context.scope import EventMetadata, envelope_fields, inherit_in_threads
 from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.errors import Invalid
+from sessionary.producers.errors import Invalid, SessionExists
 from sessionary.producers.follower import SessionFollower
-from sessionary.producers.ports import Json, Ports
+from sessionary.producers.ports import Json, OnReceipt, Ports
 from sessionary.producers.run_ports import LogPosition, MessageView
 from sessionary.producers.session.conversation import Turns, check_last, load_contents
 from sessionary.producers.session.core import SessionCore, run_session_flow
@@ -19,7 +19,7 @@ from sessionary.producers.session.polled import attach_flow, new_core
 from sessionary.producers.verdicts.local_checks import check_limits, check_user
 from sessionary.producers.verdicts.notifications import Callbacks
 from sessionary.schemas.fast_replace import speed_up
-from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
+from sessionary.schemas.ids import GivenId, SessionId, SessionKey, checked_name, given_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ class NewSession(NamedTuple):
     state: Mapping[str, Json] | None
     limits: Limits | None
     data_classes: Sequence[DataClass]
-    session_id: str | None
+    session_id: SessionId | None
     state_schema_version: int
-    parent: "str | KnownSession | None"
+    parent: SessionId | KnownSession | None
     restored_from_snapshot_id: str | None
     beats_with: BeatsWith
     metadata: EventMetadata
@@ -98,14 +98,33 @@ class NewSession(NamedTuple):
 
 def create_core(client: ClientCore, new: NewSession) -> SessionCore:
     """Create a session. Raises as `SessionClient.create` does."""
-    if new.session_id is None:
-        is_ordered = client.settings.session_id_version == 7
-        session_id = new_session_id(time.time_ns() // 1_000_000 if is_ordered else None)
-    else:
-        session_id = checked_session_id(new.session_id)
-    limits, is_alive, parent_id = check_limits(new.limits), lifeline_of(new.beats_with), _id_of(client, new.parent)
+    if new.session_id is not None:
+        return _create_named(client, new, given_session_id(client.tenant_id, new.session_id), None)
+    is_ordered = client.settings.session_id_version == 7
+    session_id = new_session_id(time.time_ns() // 1_000_000 if is_ordered else None)
+    return send_creation(client, new, GivenId(session_id, None), None, None)
+
+
+def _create_named(client: ClientCore, new: NewSession, given: GivenId, parent_id: str | None) -> SessionCore:
+    """Create a session of a given id, as its only creator. Blocks for the verdict."""
+    from sessionary.producers.client_core.opening import pending_creation, require_creation  # most ids are new ones
+
+    client.ports.control.check_configured()
+    created = pending_creation()
+    core = send_creation(client, new, given, parent_id, created.on_receipt)
+    created.event_id = core.view.created_id
+    require_creation(client, core, created)
+    return core
+
+
+def send_creation(
+    client: ClientCore, new: NewSession, given: GivenId, parent_id: str | None, on_receipt: OnReceipt | None
+) -> SessionCore:
+    """Send a session's first event; wait for nothing."""
+    limits, is_alive = check_limits(new.limits), lifeline_of(new.beats_with)
+    parent_id = parent_id or (None if new.parent is None else _id_of(client, new.parent, "parent session id"))
     fields = envelope_fields(new.metadata)
-    key = SessionKey(client.tenant_id, session_id)
+    key = SessionKey(client.tenant_id, given.session_id)
     emitter = client.new_emitter(key, check_user(new.user_id), new.data_classes, new=new.session_id is None)
     try:
         core = new_core(
@@ -116,11 +135,45 @@ def create_core(client: ClientCore, new: NewSession) -> SessionCore:
             state_schema_version=new.state_schema_version,
             is_alive=is_alive,
         )
-        Lifecycle(core).register(parent_id, new.restored_from_snapshot_id, fields)
+        Lifecycle(core).register(parent_id, new.restored_from_snapshot_id, given.external_id, fields, on_receipt)
     except BaseException:
         if not emitter.last_seq:  # neither this call nor another object sent anything in the session
             emitter.forget_sequence()
         raise
+    return core
+
+
+def find_core(client: ClientCore, new: NewSession) -> SessionCore:
+    """Attach to the newest session of an id, or create it: then it is Idle.
+
+    Raises as `SessionClient.open` does, but for the start.
+    """
+    from sessionary.producers.client_core.opening import Opening, attach_opened, find_place  # most ids are new ones
+
+    if new.session_id is None:
+        raise Invalid("invalid_value", "session id is None: pass a UUID, or a text of your own")
+    given, tried = given_session_id(client.tenant_id, new.session_id), set[str]()
+    user_id, is_alive = check_user(new.user_id), lifeline_of(new.beats_with)
+    opening = Opening(client)
+    while True:
+        place = find_place(opening, given.session_id)
+        if place.state is not None:
+            return attach_opened(client, place, user_id, is_alive)
+        try:
+            return _create_named(client, new, GivenId(place.session_id, given.external_id), place.parent_id)
+        except SessionExists:  # another process was faster
+            if place.session_id in tried:  # and our token does not show its session
+                raise
+            tried.add(place.session_id)
+
+
+def open_core(
+    client: ClientCore, new: NewSession, validate: Step | None, connect: Step | None, quota_wait_s: float | None
+) -> SessionCore:
+    """Attach to a session, or create and start it. Raises as `SessionClient.open` does."""
+    core = find_core(client, new)
+    if core.view.local_state == "Idle":
+        run_session_flow(core, Lifecycle(core).start(validate, connect, quota_wait_s, new.metadata))
     return core
 
 
@@ -135,7 +188,7 @@ def start_core(
 
 def attach_core(
     client: ClientCore,
-    session_id: str,
+    session_id: SessionId,
     user_id: str | None,
     *,
     take_over: bool,
@@ -150,7 +203,7 @@ def attach_core(
 
 def begin_attach(
     client: ClientCore,
-    session_id: str,
+    session_id: SessionId,
     user_id: str | None,
     *,
     take_over: bool,
@@ -163,11 +216,12 @@ def begin_attach(
     return core, attach_flow(core, take_over, metadata)
 
 
-def follow_session(client: ClientCore, session: "str | KnownSession", timeout_s: float | None) -> SessionFollower:
+def follow_session(client: ClientCore, session: SessionId | KnownSession, timeout_s: float | None) -> SessionFollower:
     """Follow a session. Raises as `SessionClient.follow` does."""
-    if isinstance(session, str):
-        return client.open_follower(checked_session_id(session), lambda: None, timeout_s)
-    emitter = session.core.emitter
+    core = _core_of(session)
+    if core is None:
+        return client.open_follower(_id_of(client, session), lambda: None, timeout_s)
+    emitter = core.emitter
 
     def find_after() -> LogPosition | None:
         emitter.check_process()
@@ -177,12 +231,13 @@ def follow_session(client: ClientCore, session: "str | KnownSession", timeout_s:
 
 
 def read_conversation(
-    client: ClientCore, session: "str | KnownSession", last: int, load_artifacts: bool
+    client: ClientCore, session: SessionId | KnownSession, last: int, load_artifacts: bool
 ) -> Sequence[MessageView]:
     """Return the last turns of a session. Raises as `SessionClient.conversation` does."""
-    if not isinstance(session, str):
-        return Turns(session.core).read(last, load_artifacts)
-    session_id = checked_session_id(session)
+    core = _core_of(session)
+    if core is not None:
+        return Turns(core).read(last, load_artifacts)
+    session_id = _id_of(client, session)
     check_last(last)
     client.reopen_in_child()
     runs, timeout_s = client.ports.runs, client.settings.verdict_timeout_s
@@ -192,11 +247,18 @@ def read_conversation(
     return load_contents(messages, client.artifacts) if load_artifacts else messages
 
 
-def _id_of(client: ClientCore, parent: "str | KnownSession | None") -> str | None:
-    """Return a parent's session id. Raises `Invalid`."""
-    if parent is None or isinstance(parent, str):
-        return None if parent is None else checked_session_id(parent, "parent session id")
-    key = parent.core.emitter.key
+def _core_of(session: SessionId | KnownSession) -> SessionCore | None:
+    """Return the core of a session that is given by its object; None if it is given by its id."""
+    core: SessionCore | None = getattr(session, "core", None)
+    return core
+
+
+def _id_of(client: ClientCore, session: SessionId | KnownSession, what: str = "session id") -> str:
+    """Return a session's id. Raises `Invalid`."""
+    core = _core_of(session)
+    if core is None:
+        return given_session_id(client.tenant_id, cast(SessionId, session), what).session_id
+    key = core.emitter.key
     if key.tenant_id != client.tenant_id:
         raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {client.tenant_id}")
     return key.session_id

@@ -63,8 +63,8 @@ class HttpControl:
         """Raise `SettingsError` if no URL is set."""
         if self.url is None:
             raise SettingsError(
-                "SESSIONARY_CONTROL_URL is not set: resume, recover, sync and attach need the control API, "
-                "for example http://127.0.0.1:8600"
+                "SESSIONARY_CONTROL_URL is not set: resume, recover, sync, attach, open and a session_id of your own "
+                "need the control API, for example http://127.0.0.1:8600"
             )
 
     def close_idle(self) -> None:
@@ -300,6 +300,8 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         awaits_quota=body.get("awaits_quota") is True,
         exchanges=int(body.get("exchanges") or 0),
         hold=None if (hold := body.get("hold")) is None else HeldBy(hold["by"], int(hold["until_ms"])),
+        user_id=body.get("user_id"),
+        external_id=body.get("external_id"),
     )
 
 

@@ -1,7 +1,7 @@
 """The ports of a client that is turned off: nothing is sent, no thread, no file, no connection.
 
-The verbs work in this process: `resume`, `recover`, `sync` and `attach` are answered from the
-events of this client's own sessions, which are not judged. An ended session is forgotten.
+The verbs work in this process: `resume`, `recover`, `sync`, `attach` and `open` are answered from
+the events of this client's own sessions, which are not judged. An ended session is forgotten.
 """
 
 import threading
@@ -117,11 +117,15 @@ class DisabledTransport:
             data_classes=created.envelope.data_classes,
             agent_id=created.envelope.agent_id,
             holder=holder,
+            user_id=created.envelope.user_id,
+            external_id=created.payload.external_id,
         )
 
     def _follow_session(self, record: OutRecord) -> None:
         kind, session_id = record.event_type, record.session_id
         if kind == "session_created":
+            if session_id in self._sessions:
+                return
             self._sessions[session_id] = _LocalSession(record)
             if len(self._sessions) > self._sessions_max:
                 del self._sessions[next(iter(self._sessions))]

@@ -6,10 +6,10 @@ last event of an `async with` block is always sent in place, so that a cancelled
 session.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from types import TracebackType
-from typing import Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from sessionary.producers.context.scope import EventMetadata, SessionBlock, enter_block, leave_block
 from sessionary.producers.durable.flow import Flow, run_flow_async
@@ -27,10 +27,10 @@ AsyncStep = Callable[[], Awaitable[object]]
 
 
 class Opening(NamedTuple):
-    """Opens a session for `async with`, and starts it."""
+    """Opens a session for `async with` or `await`, and starts it if it is new."""
 
     open_core: Callable[[], SessionCore]
-    may_block: bool  # whether opening it may wait for room in the queue
+    may_block: bool  # whether opening it may wait: for room in the queue, or for a verdict
     beats_with: BeatsWith
     validate: AsyncStep | None
     connect: AsyncStep | None
@@ -63,9 +63,17 @@ class OpenedLater:
             raise RuntimeError("the session is not open yet: use `async with client.session(...)`")
         return self._session
 
-    async def __aenter__(self) -> Self:
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Open the session without a block; the caller ends it, or detaches it."""
+        return self._opened().__await__()
+
+    async def _opened(self) -> Self:
         if self._session is None and self._opening is not None:
             await self._open(self._opening)
+        return self
+
+    async def __aenter__(self) -> Self:
+        await self._opened()
         self._block = enter_block(self)
         return self
 
@@ -81,11 +89,13 @@ class OpenedLater:
         return False
 
     async def _open(self, opening: Opening) -> None:
-        """Create a session, and start it."""
+        """Open a session, and start it if it is new."""
         is_alive = lifeline_of(opening.beats_with)
         core = await open_core(opening.open_core, may_block=opening.may_block)
         core.beats.bind(is_alive)
         self._session, life = Session(core), Lifecycle(core)
+        if core.view.local_state != "Idle":
+            return  # it exists
         try:
             start = life.start(opening.validate, opening.connect, opening.quota_wait_s, opening.metadata)
             await run_session_flow_async(core, start)
@@ -95,10 +105,17 @@ class OpenedLater:
 
 
 async def open_core(open_it: Callable[[], SessionCore], *, may_block: bool) -> SessionCore:
-    """Open a session; end it if the caller is cancelled meanwhile. Raises as `open_it`."""
+    """Open a session; leave it if the caller is cancelled meanwhile. Raises as `open_it`."""
     if not may_block:
         return open_it()
-    return await open_or_leave(open_it, lambda core, error: Lifecycle(core).leave(error))
+
+    def leave(core: SessionCore, error: BaseException) -> None:
+        if core.view.local_state == "Idle":
+            Lifecycle(core).leave(error)  # it is new, and nothing else ends it
+        else:
+            core.abandon()
+
+    return await open_or_leave(open_it, leave)
 
 
 async def hand_over(core: SessionCore, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

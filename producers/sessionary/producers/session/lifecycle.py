@@ -10,7 +10,7 @@ from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded
 from sessionary.producers.durable.flow import Call, Do, Flow, Send, Wait
 from sessionary.producers.errors import SessionaryError, SessionEnded, SessionLost, Unavailable
-from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.ports import Json, OnReceipt, Receipt, SessionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.verdicts import Verdicts
@@ -50,15 +50,26 @@ class Lifecycle:
     # The start
 
     def register(
-        self, parent_session_id: str | None, restored_from_snapshot_id: str | None, fields: EnvelopeFields
+        self,
+        parent_session_id: str | None,
+        restored_from_snapshot_id: str | None,
+        external_id: str | None,
+        fields: EnvelopeFields,
+        on_receipt: OnReceipt | None = None,
     ) -> None:
         """Send the session's first event."""
         core, view = self._core, self._core.view
         with core.lock:
             snapshot = view.new_snapshot()
-            created = SessionCreated(view.limits, snapshot, parent_session_id, restored_from_snapshot_id)
-            sent = view.sent_events
-            view.created_id = core.send_event(created, fields, None if sent is None else sent.on_creation_receipt)
+            created = SessionCreated(view.limits, snapshot, parent_session_id, restored_from_snapshot_id, external_id)
+            takers = [on_receipt] if view.sent_events is None else [view.sent_events.on_creation_receipt, on_receipt]
+
+            def on_both(receipt: Receipt) -> None:
+                for take in takers:
+                    if take is not None:
+                        take(receipt)
+
+            view.created_id = core.send_event(created, fields, on_both)
             view.snapshot_id = snapshot.snapshot_id
             view.is_holder = True
 

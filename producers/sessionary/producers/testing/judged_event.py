@@ -23,11 +23,6 @@ class NamedSession(Protocol):
         ...
 
 
-def id_of(session: NamedSession | str) -> str:
-    """Return the id of a session that is named by its object or its id."""
-    return session if isinstance(session, str) else session.session_id
-
-
 class MemoryQuota(NamedTuple):
     """The quota of each tenant of a memory: how many runs at once, and the fate of further ones.
 

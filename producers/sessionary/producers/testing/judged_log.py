@@ -21,12 +21,15 @@ from sessionary.producers.ports import (
     Verdict,
 )
 from sessionary.producers.run_ports import FollowedState, HeldBy, MigrationView
-from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, MemoryQuota
+from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, MemoryQuota, NamedSession
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.events import OPERATORS, SessionRecovered, SessionResumed, SessionTakenOver
 from sessionary.schemas.ids import (
+    SessionId,
     SessionKey,
+    given_session_id,
     message_key,
+    parse_key,
     partition_of,
     partition_of_task,
     quota_key,
@@ -343,6 +346,17 @@ class JudgedLog:
         self._judge_event(record, event)
         self.heartbeats.append(event)
 
+    def id_of(self, session: NamedSession | SessionId) -> str:
+        """Return the id of a session that is named by its object or its id. Raises `Invalid`.
+
+        A text that is no UUID names the session of the first tenant that has it.
+        """
+        if not isinstance(session, SessionId):
+            return session.session_id
+        tenant_ids = dict.fromkeys(parse_key(key).tenant_id for key in self._keys.values())
+        ids = [given_session_id(tenant_id, session).session_id for tenant_id in tenant_ids or ("",)]
+        return next((each for each in ids if each in self._keys), ids[0])
+
     def find_row(self, session_id: str) -> SessionState:
         """Return the row of a session. Raises `SessionLost`."""
         key = self._keys.get(session_id)
@@ -386,6 +400,8 @@ class JudgedLog:
             awaits_quota=waits_for_quota(row),
             exchanges=row.exchanges,
             hold=None if row.hold is None else HeldBy(row.hold.by, hold_end_ms(row, row.hold)),
+            user_id=row.user_id,
+            external_id=row.external_id,
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:

@@ -23,9 +23,10 @@ from sessionary.producers.ports import (
     TaskQuestion,
     TaskView,
 )
-from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, id_of
+from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event
+from sessionary.schemas.ids import SessionId
 from sessionary.schemas.records import (
     AuditRecord,
     CleanupRequest,
@@ -284,7 +285,7 @@ class InMemoryTransport:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {len(self.events())} events>"
 
-    def events(self, session_id: str | None = None) -> list[Event]:
+    def events(self, session_id: SessionId | None = None) -> list[Event]:
         """Return all events sent so far in order, rejected ones too, without heartbeats.
 
         Args:
@@ -297,16 +298,17 @@ class InMemoryTransport:
         with self.core.lock:
             return list(self.core.log.heartbeats)
 
-    def verdicts(self, session_id: str | None = None) -> list[JudgedEvent]:
+    def verdicts(self, session_id: SessionId | None = None) -> list[JudgedEvent]:
         """Return all events so far with their verdicts, in order, without heartbeats.
 
         Args:
             session_id: Return only the events of this session.
         """
         with self.core.lock:
-            return [judged for judged in self.core.log.judged if session_id in (None, judged.session_id)]
+            wanted = self._wanted(session_id)
+            return [judged for judged in self.core.log.judged if wanted in (None, judged.session_id)]
 
-    def rejections(self, session_id: str | None = None) -> list[JudgedEvent]:
+    def rejections(self, session_id: SessionId | None = None) -> list[JudgedEvent]:
         """Return the events that were rejected, in order, without heartbeats.
 
         Args:
@@ -319,55 +321,59 @@ class InMemoryTransport:
         with self.core.lock:
             return list(self.core.judge.rejected_records)
 
-    def cleanups(self, session_id: str | None = None) -> list[CleanupRequest]:
+    def cleanups(self, session_id: SessionId | None = None) -> list[CleanupRequest]:
         """Return the clean-up requests so far, in order, whether they reached a handler or not.
 
         Args:
             session_id: Return only the requests for this session.
         """
         with self.core.lock:
-            return [request for request in self.core.judge.cleanups if session_id in (None, request.session_id)]
+            wanted = self._wanted(session_id)
+            return [request for request in self.core.judge.cleanups if wanted in (None, request.session_id)]
 
-    def tasks(self, session_id: str | None = None) -> list[TaskRequest]:
+    def tasks(self, session_id: SessionId | None = None) -> list[TaskRequest]:
         """Return the requests for long tasks so far, in order.
 
         Args:
             session_id: Return only the requests for this session.
         """
         with self.core.lock:
-            return [request for request in self.core.judge.tasks if session_id in (None, request.session_id)]
+            wanted = self._wanted(session_id)
+            return [request for request in self.core.judge.tasks if wanted in (None, request.session_id)]
 
-    def migrations(self, session_id: str | None = None) -> list[MigrationRequest]:
+    def migrations(self, session_id: SessionId | None = None) -> list[MigrationRequest]:
         """Return the requests to take sessions that migrate so far, in order.
 
         Args:
             session_id: Return only the requests for this session.
         """
         with self.core.lock:
-            return [request for request in self.core.judge.migrations if session_id in (None, request.session_id)]
+            wanted = self._wanted(session_id)
+            return [request for request in self.core.judge.migrations if wanted in (None, request.session_id)]
 
-    def audit(self, session_id: str | None = None) -> list[AuditRecord]:
+    def audit(self, session_id: SessionId | None = None) -> list[AuditRecord]:
         """Return the audit trail so far, in order.
 
         Args:
             session_id: Return only the records of this session.
         """
         with self.core.lock:
-            return [record for record in self.core.judge.audits if session_id in (None, record.session_id)]
+            wanted = self._wanted(session_id)
+            return [record for record in self.core.judge.audits if wanted in (None, record.session_id)]
 
-    def view_session(self, session: NamedSession | str) -> SessionView:
+    def view_session(self, session: NamedSession | SessionId) -> SessionView:
         """Return a session as the processor knows it now. Raises `SessionLost`.
 
         Args:
             session: A session, or its id.
         """
         with self.core.lock:
-            return self.core.log.view_session(id_of(session), None)
+            return self.core.log.view_session(self.core.log.id_of(session), None)
 
-    def find_row(self, session_id: str) -> SessionState:
+    def find_row(self, session: NamedSession | SessionId) -> SessionState:
         """Return the processor's row of a session: everything it knows. Raises `SessionLost`."""
         with self.core.lock:
-            return self.core.log.find_row(session_id)
+            return self.core.log.find_row(self.core.log.id_of(session))
 
     @property
     def now_ms(self) -> int:
@@ -416,7 +422,7 @@ class InMemoryTransport:
             if not self._advancing.locked():
                 self.advance(seconds)
 
-    def silence(self, session: NamedSession | str, *, silent: bool = True) -> None:
+    def silence(self, session: NamedSession | SessionId, *, silent: bool = True) -> None:
         """Drop a session's heartbeats, as if its agent had died or was cut off.
 
         Args:
@@ -424,7 +430,7 @@ class InMemoryTransport:
             silent: False: its heartbeats arrive again.
         """
         with self.core.lock:
-            (self._silenced.add if silent else self._silenced.discard)(id_of(session))
+            (self._silenced.add if silent else self._silenced.discard)(self.core.log.id_of(session))
 
     def reject_next(self, reason: RejectionReason) -> None:
         """Reject the next resume, recovery or take-over with `reason`, whatever the rules say.
@@ -523,6 +529,9 @@ class InMemoryTransport:
     def close(self, timeout_s: float = 0.0) -> int:
         """Do nothing: other clients may continue, and the kept events stay readable."""
         return 0
+
+    def _wanted(self, session_id: SessionId | None) -> str | None:
+        return None if session_id is None else self.core.log.id_of(session_id)
 
     # Time
 

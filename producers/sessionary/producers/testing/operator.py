@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sessionary.producers.errors import Rejected
 from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
-from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, NamedSession, id_of
+from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, NamedSession
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.events import (
     EVENT_TYPES,
@@ -25,7 +25,7 @@ from sessionary.schemas.events import (
     SessionTerminated,
 )
 from sessionary.schemas.headers import event_headers
-from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.ids import SessionId, SessionKey
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Envelope
 
@@ -36,15 +36,15 @@ Decide = Callable[[str], bool | None]
 class JudgedMemory(Protocol):
     """The part of a memory that the operator uses."""
 
-    def find_row(self, session_id: str) -> SessionState:
+    def find_row(self, session: NamedSession | SessionId) -> SessionState:
         """Return the row of a session."""
         ...
 
-    def view_session(self, session: NamedSession | str) -> SessionView:
+    def view_session(self, session: NamedSession | SessionId) -> SessionView:
         """Return a session as the processor knows it."""
         ...
 
-    def verdicts(self, session_id: str | None = None) -> list[JudgedEvent]:
+    def verdicts(self, session_id: SessionId | None = None) -> list[JudgedEvent]:
         """Return all events so far with their verdicts, in order."""
         ...
 
@@ -70,7 +70,9 @@ class OperatorHand:
     def __repr__(self) -> str:
         return f"<OperatorHand {self.principal}>"
 
-    def pause(self, session: NamedSession | str, reason: str | None = None, hold_s: float | None = None) -> JudgedEvent:
+    def pause(
+        self, session: NamedSession | SessionId, reason: str | None = None, hold_s: float | None = None
+    ) -> JudgedEvent:
         """Hold an Active or Paused session; only an operator resumes it.
 
         `hold_s`: seconds after which the session ends, unless it is resumed; None: `hold_ms` of its
@@ -79,27 +81,27 @@ class OperatorHand:
         hold_ms = None if hold_s is None else round(hold_s * 1_000)
         return self._act(session, SessionPaused("manual", reason, as_operator=True, hold_ms=hold_ms))
 
-    def resume(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+    def resume(self, session: NamedSession | SessionId, reason: str | None = None) -> JudgedEvent:
         """Resume a held session."""
         return self._act(session, SessionResumed(message=reason, as_operator=True))
 
-    def cancel(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+    def cancel(self, session: NamedSession | SessionId, reason: str | None = None) -> JudgedEvent:
         """Cancel a session."""
         return self._act(session, SessionTerminated("cancelled", reason, as_operator=True))
 
-    def claim(self, session: NamedSession | str, service_id: str, reason: str | None = None) -> JudgedEvent:
+    def claim(self, session: NamedSession | SessionId, service_id: str, reason: str | None = None) -> JudgedEvent:
         """Let a service own a session, also if its owner is alive; the holder is fenced off."""
         return self._act(session, SessionTakenOver(reason, as_operator=True), service_id)
 
-    def ask_again(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+    def ask_again(self, session: NamedSession | SessionId, reason: str | None = None) -> JudgedEvent:
         """Have the session's open requests sent again."""
         return self._act(session, RequestsRepeated(reason, as_operator=True))
 
-    def approve(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+    def approve(self, session: NamedSession | SessionId, reason: str | None = None) -> JudgedEvent:
         """Answer a session's open question: yes."""
         return self._act(session, SessionResumed(approved=True, message=reason, as_operator=True))
 
-    def deny(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+    def deny(self, session: NamedSession | SessionId, reason: str | None = None) -> JudgedEvent:
         """Answer a session's open question: no."""
         return self._act(session, SessionResumed(approved=False, message=reason, as_operator=True))
 
@@ -120,8 +122,8 @@ class OperatorHand:
                 if approved is not None:
                     (self.approve if approved else self.deny)(session_id)
 
-    def _act(self, session: NamedSession | str, payload: Payload, service_id: str = "control-api") -> JudgedEvent:
-        row = self._memory.find_row(id_of(session))
+    def _act(self, session: NamedSession | SessionId, payload: Payload, service_id: str = "control-api") -> JudgedEvent:
+        row = self._memory.find_row(session)
         producer_id, event_type = str(uuid.uuid4()), EVENT_TYPES[type(payload)]
         envelope = Envelope(
             event_id=str(uuid.uuid4()),

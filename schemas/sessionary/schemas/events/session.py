@@ -26,12 +26,15 @@ class SessionCreated(NamedTuple):
         snapshot: The initial state.
         parent_session_id: The parent session, if any.
         restored_from_snapshot_id: The snapshot that this session was restored from, if any.
+        external_id: The text that the caller gave as the session's id; None for a UUID. Personal
+            data.
     """
 
     limits: Limits
     snapshot: Snapshot
     parent_session_id: str | None = None
     restored_from_snapshot_id: str | None = None
+    external_id: str | None = None
 
 
 class SessionPhaseChanged(NamedTuple):

@@ -96,6 +96,7 @@ class SessionState(NamedTuple):
     hold: SessionHold | None = None  # An operator's hold, which only operators end; None without one
     exchanges: int = 0  # Number of turns (exchanges with the user) that have ended
     turn_by: int = 0  # Hash of the id of the producer that is in a turn; 0 without one
+    external_id: str | None = None  # The text that was given as the session's id; None for a UUID
 
 
 class SessionContent(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple, get_args
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.ids import is_run_key, run_key
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.ids import GivenId, given_session_id, is_run_key, parse_key, run_key
 from sessionary.schemas.records import (
     CleanupRequest,
     FinishedRun,
@@ -207,9 +208,12 @@ class ListPages:
         """Answer `GET /v1/sessions` with a `session_head` for each session. Raises `Problem`."""
         caller, tenant_id = require_reader(self._tokens, request, request.query.get("tenant"))
         user_id, state = request.query.get("user_id"), _choice(request, "state", SESSION_STATES)
+        text = request.query.get("external_id")
+        external_id = None if text is None else _given(tenant_id, text).external_id or ""
 
         def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
             is_listed = isinstance(row, SessionState) and _fits(row, caller, user_id, state)
+            is_listed = is_listed and external_id in (None, row.external_id)
             return session_head(row, committed) if is_listed else None
 
         wanted = _wanted(request, tenant_id, _is_session_key, describe, self._settings.keys)
@@ -228,11 +232,10 @@ class ListPages:
 
         Raises `Problem`.
         """
-        session_id = request.query.get("session_id")
-        end = b"" if session_id is None else f":{session_id}".encode()
+        given = request.query.get("session_id")
 
         def fits_key(key: bytes) -> bool:
-            return _is_session_key(key) and key.endswith(end)
+            return _is_session_key(key) and (given is None or _is_named(key, given))
 
         return await self._answer_operator(request, "open_requests", fits_key, open_head)
 
@@ -338,6 +341,19 @@ def _fits(row: SessionState | RunState | FinishedRun, caller: Caller, user_id: s
     return caller.may_see(row.user_id) and user_id in (None, row.user_id) and state in (None, row.state)
 
 
+def _is_named(key: bytes, given: str) -> bool:
+    """Return whether a session's key is that of an id which a caller gave. Raises `Problem`."""
+    tenant_id, session_id = parse_key(key)
+    return _given(tenant_id, given).session_id == session_id
+
+
+def _given(tenant_id: str, given: str) -> GivenId:
+    try:
+        return given_session_id(tenant_id, given)
+    except Invalid as error:
+        raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
+
+
 def _is_session_key(key: bytes) -> bool:
     return not is_run_key(key) and b"\0" not in key  # as the keys of children and contents have
 
@@ -362,9 +378,10 @@ def run_head(row: RunState | FinishedRun, state: PartitionState) -> dict[str, An
 
 def session_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
     """Return the JSON document of a session in a list. Times are ms of log time."""
-    names = ("session_id", "user_id", "state", "phase", "reason_code", "epoch", "version", "agent_id", "owner_service")
+    names = ("session_id", "external_id", "user_id", "state", "phase", "reason_code", "epoch", "version", "agent_id")
     return {
         **{name: getattr(row, name) for name in names},
+        "owner_service": row.owner_service,
         "open_runs": len(row.open_runs),
         "created_ms": row.created_at,
         "entered_ms": row.entered_at,

@@ -71,6 +71,8 @@ HOLD: Final = {
 SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
     tenant_id=TEXT,
+    external_id=about(TEXT_OR_NULL, "the text that was given as the session's id; null for a UUID"),
+    user_id=TEXT_OR_NULL,
     state=TEXT,
     phase=TEXT_OR_NULL,
     reason_code=about(TEXT, "reason of its state"),
@@ -282,7 +284,14 @@ LOG_POSITION: Final = {
     "quotas": {"type": "boolean", "description": "as in `Session`"},
 }
 SESSION_PARAMETERS: Final = [
-    {"name": "session_id", "in": "path", "required": True, "schema": {**TEXT, "format": "uuid"}},
+    {
+        "name": "session_id",
+        "in": "path",
+        "required": True,
+        "schema": {**TEXT, "minLength": 1, "maxLength": 256},
+        "description": "the session's id: a UUID, or the text that was given, percent-encoded; that names the first "
+        "session of the text. The texts `poll`, `.` and `..` are named by their UUID",
+    },
     query_parameter(
         "after",
         {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},

@@ -276,6 +276,7 @@ RUN_PATHS: Final[dict[str, Any]] = {
 
 _SESSION_HEAD: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
+    external_id=about(TEXT_OR_NULL, "the text that was given as the session's id; null for a UUID"),
     user_id=TEXT_OR_NULL,
     state=TEXT,
     phase=TEXT_OR_NULL,
@@ -381,11 +382,12 @@ LIST_PATHS: Final[dict[str, Any]] = {
         "The sessions of the caller's tenant that are not archived, in the order of their ids",
         "SessionList",
         _filter("state", SESSION_STATES, "only rows in this state"),
+        query_parameter("external_id", TEXT, "only sessions whose id was given as this text"),
     ),
     "/v1/waiting": _operators_page("The questions that wait for a person", "WaitingList"),
     "/v1/open-requests": _operators_page(
         "The sessions with open requests",
         "OpenList",
-        query_parameter("session_id", TEXT, "only this session"),
+        query_parameter("session_id", TEXT, "only this session: its id, or the text given as its id"),
     ),
 }

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
+from sessionary.schemas.ids import SessionKey, given_session_id, partition_of
 from sessionary.schemas.records import FinishedRun, RunState, SessionState, Tombstone
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
@@ -176,7 +176,7 @@ class SessionPolls:
             detail = f"sessions[{n}]: holder, producer_id and after must be texts or null"
             raise Problem(400, "invalid_value", "Bad sessions", detail)
         try:
-            key = SessionKey(tenant_id, checked_session_id(session_id))
+            key = SessionKey(tenant_id, given_session_id(tenant_id, session_id).session_id)
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", f"sessions[{n}]: {error.detail}") from None
         partition = partition_of(key.encoded(), self._settings.partitions)

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from aiohttp.web import Request, Response, StreamResponse
 
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of, partition_of_task, run_key, task_key
+from sessionary.schemas.ids import SessionKey, given_session_id, partition_of, partition_of_task, run_key, task_key
 from sessionary.schemas.records import RunTombstone, SessionState, Tombstone
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
@@ -113,7 +113,7 @@ class SessionQuestions:
     def _parse_question(self, request: Request, after: str | None = None) -> Question:
         caller, tenant_id = require_reader(self._tokens, request, request.query.get("tenant"))
         try:
-            key = SessionKey(tenant_id, checked_session_id(request.match_info["session_id"]))
+            key = SessionKey(tenant_id, given_session_id(tenant_id, request.match_info["session_id"]).session_id)
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
         partition = partition_of(key.encoded(), self._settings.partitions)
@@ -240,6 +240,8 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
     return {
         "session_id": row.session_id,
         "tenant_id": row.tenant_id,
+        "external_id": row.external_id,
+        "user_id": row.user_id,
         "state": row.state,
         "phase": row.phase,
         "reason_code": row.reason_code,

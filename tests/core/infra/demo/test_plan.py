@@ -6,7 +6,7 @@ import pytest
 from sessionary.infra.demo.plan import BROKEN, EXPECTED, ILLEGAL, SILENT, PlannedOutcome, limits_for, make_plan
 from sessionary.infra.demo.runs import ModelCall, Run, ToolCall, sample_runs
 from sessionary.infra.environment import TENANTS
-from sessionary.schemas.ids import checked_session_id, valid_name
+from sessionary.schemas.ids import given_session_id, valid_name
 
 
 def _run(number: int, start_s: float = 0.0, steps: int = 12) -> Run:
@@ -33,7 +33,7 @@ def test_session_ids_are_uuids_of_the_demo_run_and_of_nothing_else() -> None:
     assert ids == [session.session_id for session in again]
     assert not set(ids) & {session.session_id for session in other}
     assert len(set(ids)) == 30
-    assert all(checked_session_id(session_id) == session_id for session_id in ids)
+    assert all(given_session_id("acme", session_id) == (session_id, None) for session_id in ids)
 
 
 def test_six_sessions_show_every_kind_of_outcome() -> None:

@@ -12,12 +12,14 @@ from sessionary.producers import (
     EventRejected,
     Limits,
     ProducerSettings,
+    Rejected,
     SessionClient,
     SessionFenced,
     SessionLost,
     SessionTimeout,
     Unavailable,
 )
+from sessionary.producers.client_core import sessions
 from sessionary.producers.control.http_control import parse_changes
 from sessionary.producers.ports import KnownSession
 from sessionary.producers.testing import InMemoryTransport, memory_client
@@ -123,13 +125,24 @@ def test_a_take_over_is_reported() -> None:
         assert session.lost
 
 
-def test_a_rejected_creation_is_reported() -> None:
+def test_a_rejected_creation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     client, memory, reported = reported_client()
+    of_1970 = "00000001-0000-7000-8000-000000000000"
+    monkeypatch.setattr(sessions, "new_session_id", lambda _now_ms: of_1970)
     with client:
-        session = client.create(user_id="u", session_id="0" * 7 + "1-0000-7000-8000-000000000000")  # of 1970
+        session = client.create(user_id="u")
         memory.advance(0)
         assert reported.kinds == [EventRejected, SessionLost]
         assert session.lost
+
+
+def test_a_creation_that_a_verb_waits_for_raises_why_it_was_rejected() -> None:
+    client, memory, reported = reported_client()
+    with client:
+        with pytest.raises(Rejected, match="session_created was rejected: too_old"):
+            client.create(user_id="u", session_id="00000001-0000-7000-8000-000000000000")
+        memory.advance(0)
+        assert reported.kinds == []
 
 
 def test_the_client_of_a_tenant_is_notified_too() -> None:

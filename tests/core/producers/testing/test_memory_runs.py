@@ -69,7 +69,7 @@ def test_what_cannot_be_followed_is_said() -> None:
         with pytest.raises(SessionLost):
             next(client.follow(UNKNOWN))
         with pytest.raises(Invalid):
-            client.follow("no id")
+            client.follow("")
         ports = Ports(memory, memory, client.core.ports.cleanups)
         settings = ProducerSettings.from_env({})
         with (

@@ -24,6 +24,7 @@ from sessionary.producers import (
     SessionTimeout,
     Unavailable,
 )
+from sessionary.producers.client_core import sessions
 from sessionary.producers.ports import OnReceipt, OutRecord
 from sessionary.producers.verdicts.session_watch import SESSIONS_MAX, PollSchedule
 from sessionary.schemas.events import SessionPhaseChanged, SessionResumed
@@ -99,9 +100,10 @@ def test_another_clients_rejected_event_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_rejected_creation_is_reported_with_its_reason(keeps: bool) -> None:
-    scene = Scene()
-    session = scene.client.create(user_id="u", session_id="0" * 7 + "1-0000-7000-8000-000000000000")  # of 1970
+def test_a_rejected_creation_is_reported_with_its_reason(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, of_1970 = Scene(), "00000001-0000-7000-8000-000000000000"
+    monkeypatch.setattr(sessions, "new_session_id", lambda _now_ms: of_1970)
+    session = scene.client.create(user_id="u")
     session.activity("into the void")
     assert scene.kafka.outcomes == ["rejected too_old", "rejected unknown_session"]
     if not keeps:

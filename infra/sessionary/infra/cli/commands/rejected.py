@@ -18,6 +18,7 @@ from sessionary.infra.cli.commands.sessions.lookup import (
     fetch_horizon,
     follow_list,
     parse_since,
+    session_start,
 )
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import (
@@ -43,7 +44,9 @@ _REJECTIONS = (
     "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS log_position FROM v_rejected "
     "WHERE ({reason:String} = '' OR reason = {reason:String}) "
     "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
-    "AND ({session:String} = '' OR startsWith(session_id, {session:String})) AND ({security:UInt8} = 0 OR security) "
+    "AND ({session:String} = '' OR ({start:String} != '' AND startsWith(session_id, {start:String})) "
+    "OR (tenant_id, session_id) IN (SELECT tenant_id, session_id FROM history WHERE external_id = {session:String})) "
+    "AND ({security:UInt8} = 0 OR security) "
     "AND time >= {since:DateTime64(6, 'UTC')}"
 )
 # A rejected record has no columns for these two; bytes that are no event have no values.
@@ -85,6 +88,7 @@ def list_rejected(
         "reason": reason or "",
         "tenant": tenant or "",
         "session": session or "",
+        "start": session_start(session or ""),
         "user": user or "",
         "agent": agent or "",
         "security": int(security),

@@ -64,6 +64,10 @@ CREATE TABLE IF NOT EXISTS {database}.history
     state_version Nullable(Int64)
         DEFAULT if(event_type = 'state_updated', JSONExtract(payload_json, 'new_version', 'Nullable(Int64)'), NULL)
         COMMENT 'of an update of the state: the version that it makes',
+    external_id Nullable(String)
+        DEFAULT if(event_type = 'session_created', JSONExtract(payload_json, 'external_id', 'Nullable(String)'), NULL)
+        TTL personal_expires
+        COMMENT 'of a session''s first event: the text that was given as its id; null once personal data has expired',
     key_bytes Nullable(String) COMMENT 'the record''s key',
     value_bytes Nullable(String) TTL personal_expires COMMENT 'the record as Kafka delivered it; empty once personal data has expired',
     headers Array(Tuple(name String, value String)) TTL personal_expires

@@ -6,6 +6,7 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN time 'log time of the latest record: event, transition or rejection',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN external_id 'text that was given as the session''s id; null for a UUID, and once personal data has expired',
     COMMENT COLUMN user_id 'user for whom the agent works',
     COMMENT COLUMN agent_id 'agent of the first audit record that names one',
     COMMENT COLUMN service_id 'last owner',

@@ -5,7 +5,8 @@
 -- never.
 CREATE OR REPLACE VIEW {database}.v_sessions_between AS
 SELECT
-    greatest(a.recorded_at, h.recorded_at) AS time, a.tenant_id AS tenant_id, a.session_id AS session_id, a.user_id AS user_id, a.agent_id AS agent_id,
+    greatest(a.recorded_at, h.recorded_at) AS time, a.tenant_id AS tenant_id, a.session_id AS session_id,
+    h.external_id AS external_id, a.user_id AS user_id, a.agent_id AS agent_id,
     a.owner_service AS service_id, a.first_state AS first_state, a.state AS state, a.reason AS reason,
     a.epoch AS epoch, greatest(a.version, ifNull(h.version, 0)) AS version,
     a.opened_at AS opened_at, greatest(a.opened_at, a.active_at, h.active_at) AS last_at, a.ended_at AS ended_at,
@@ -42,6 +43,7 @@ LEFT JOIN
     SELECT
         tenant_id, session_id, count() AS events,
         max(time) AS recorded_at, maxIf(time, is_accepted AND event_type != 'resources_released') AS active_at,
+        anyIf(external_id, is_accepted AND external_id IS NOT NULL) AS external_id,
         maxIf(state_version, is_accepted AND NOT is_repeated_rejection) AS version,
         arraySort(groupUniqArray(toString(service_id))) AS services, arraySort(groupUniqArray(agent_id)) AS agents,
         uniqExactIf(event_id, is_accepted AND NOT is_repeated_rejection AND event_type = 'message_appended') AS turns,
@@ -49,7 +51,7 @@ LEFT JOIN
     FROM
     (
         SELECT
-            tenant_id, session_id, service_id, agent_id, event_id, event_type, state_version,
+            tenant_id, session_id, service_id, agent_id, event_id, event_type, state_version, external_id,
             toDateTime64(appended_at, 6, 'UTC') AS time,
             (source_partition, source_offset, appended_at) NOT IN
             (

@@ -46,7 +46,7 @@ from sessionary.schemas.events import (
     SessionTerminated,
 )
 from sessionary.schemas.headers import event_headers
-from sessionary.schemas.ids import SessionKey, checked_session_id, derived_id, partition_of, valid_name
+from sessionary.schemas.ids import SessionKey, derived_id, given_session_id, partition_of, valid_name
 from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.limits import (
     MIGRATION_TTL_MS_DEFAULT,
@@ -234,7 +234,7 @@ class SessionEvents:
             detail = "the token is of no tenant: name the session's, as ?tenant=…"
             raise Problem(400, "invalid_value", "No tenant", detail)
         try:
-            return SessionKey(tenant_id, checked_session_id(request.match_info["session_id"]))
+            return SessionKey(tenant_id, given_session_id(tenant_id, request.match_info["session_id"]).session_id)
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
 

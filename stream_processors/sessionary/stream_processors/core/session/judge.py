@@ -267,6 +267,7 @@ def _new_session(
         late_epoch=0,
         parent_session_id=payload.parent_session_id,
         restored_from_snapshot_id=payload.restored_from_snapshot_id,
+        external_id=payload.external_id,
         clock_repair=arrival.clock_repair,
         producers=producers,
         holder=envelope.producer_id,

@@ -153,6 +153,7 @@ def _texts(row: SessionState) -> list[str]:
         row.reason_code if len(row.reason_code) > _REASON_CODE_MAX else "",
         row.parent_session_id or "",
         row.restored_from_snapshot_id or "",
+        row.external_id or "",
         snapshot.snapshot_id,
         snapshot.parent_snapshot_id or "",
         snapshot.content_hash,

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.lookup import checked_session_start, find_session, is_whole_id
+from sessionary.infra.cli.commands.sessions.lookup import checked_session, find_session, is_whole_id
 from sessionary.infra.cli.errors import CheckFailed, NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client, control_api_client
 from sessionary.infra.cli.output import print_message, wants_json
@@ -22,10 +22,10 @@ _COLUMNS: Final = ("session_id", "tenant_id", "state", "topic", "id", "service_i
 OneSessionArgument = Annotated[
     str | None,
     typer.Argument(
-        help="Session id, or its beginning if unique.",
+        help="Session id, or its beginning if unique; or the text given as its id.",
         metavar="[SESSION]",
         show_default=False,
-        callback=lambda text: None if text is None else checked_session_start(text),
+        callback=lambda text: None if text is None else checked_session(text),
     ),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="All sessions with open requests; with --tenant, its own.")]

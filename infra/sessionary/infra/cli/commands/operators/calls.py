@@ -17,6 +17,7 @@ from sessionary.infra.cli.commands.sessions.lookup import (
     SinceOption,
     follow_list,
     parse_since,
+    session_start,
 )
 from sessionary.infra.cli.errors import CheckFailed, NotFound
 from sessionary.infra.cli.options import (
@@ -46,7 +47,9 @@ _CALLS = (
 # Calls without a side effect may be resolved too; they hold no run.
 _CALL = (
     "SELECT tenant_id, session_id, run_id, step_id, service_id, tool_name, tool_call_id, idem_key FROM v_tool_calls "
-    "WHERE state = 'unknown' AND idem_key = {key:String} AND startsWith(session_id, {session:String}) "
+    "WHERE state = 'unknown' AND idem_key = {key:String} "
+    "AND (({start:String} != '' AND startsWith(session_id, {start:String})) OR (tenant_id, session_id) IN "
+    "(SELECT tenant_id, session_id FROM history WHERE external_id = {session:String})) "
     "AND ({run:String} = '' OR run_id = {run:String}) ORDER BY session_id, run_id LIMIT 2"
 )
 
@@ -130,11 +133,11 @@ def _check_result(outcome: CallOutcome, result: str | None) -> None:
 
 
 def find_unknown_call(source: ClickHouseClient, session: str, key: str, run: str | None) -> Row:
-    """Return the one call of unknown outcome with this key, of the session whose id begins so.
+    """Return the one call of unknown outcome with this key, of the session that is named so.
 
     Raises `NotFound` if there is none, `Invalid` if there are several, and as the client does.
     """
-    rows = source.fetch_rows(_CALL, session=session, key=key, run=run or "")
+    rows = source.fetch_rows(_CALL, session=session, start=session_start(session), key=key, run=run or "")
     if not rows:
         raise NotFound(f"ClickHouse has no call {key!r} of unknown outcome in session {session!r}")
     if len(rows) > 1:

@@ -40,6 +40,7 @@ SESSION_COLUMNS = (
     "duration_s",
     "version",
     "transitions",
+    "external_id",
 )
 _SESSIONS = (
     "SELECT * FROM v_sessions "

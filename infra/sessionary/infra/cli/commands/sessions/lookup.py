@@ -19,6 +19,7 @@ from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import Invalid, Unavailable
 from sessionary.schemas.http.control_servers import ControlServers, Unanswered
 from sessionary.schemas.http.kept_connections import Request
+from sessionary.schemas.ids import given_session_id
 
 # The option `--since`: a time, or how long ago.
 
@@ -149,65 +150,80 @@ def follow_list(
 
 _LIVE_TIMEOUT_S: Final = 3.0
 _LIVE_BYTES_MAX: Final = 32 << 20
-_ID_LENGTH: Final = 36
 _PART_ENDS: Final = (8, 12, 16, 20)  # digits before each hyphen of an id
 _DIGITS: Final = re.compile(r"[0-9a-f]{1,32}")
 
 
-def checked_session_start(text: str) -> str:
-    """Return a session id, or its beginning, in lower case and with hyphens. Asks no server.
+def checked_session(text: str) -> str:
+    """Return a session's id, the beginning of one, or the text that was given as its id.
 
-    Raises `Invalid` if no session id begins so.
+    A UUID is returned in lower case with hyphens. Asks no server. Raises `Invalid`.
     """
-    digits = text.lower().replace("-", "")
+    given = given_session_id("", text)
+    return given.session_id if given.external_id is None else given.external_id
+
+
+def session_start(session: str) -> str:
+    """Return a session's id, or its beginning, in lower case and with hyphens.
+
+    Empty if no session id begins so: then it is a text that was given as an id.
+    """
+    digits = session.lower().replace("-", "")
     parts = [digits[start:end] for start, end in zip((0, *_PART_ENDS), (*_PART_ENDS, None), strict=True)]
     written = "-".join(filter(None, parts))
     ends = ("", "-") if len(digits) in _PART_ENDS else ("",)
-    if _DIGITS.fullmatch(digits) is None or text.lower() not in (digits, *(written + end for end in ends)):
-        raise Invalid(
-            "invalid_value",
-            f"{text!r} is no session id, nor the beginning of one: an id is a UUID, such as "
-            "183108ed-8784-4091-97dd-1ac993fda554; sessionary session list lists those that there are",
-        )
-    return written
+    is_start = _DIGITS.fullmatch(digits) and session.lower() in (digits, *(written + end for end in ends))
+    return written if is_start else ""
 
 
 def is_whole_id(session: str) -> bool:
-    """Return whether a checked id is a whole one, for which no server must be asked."""
-    return len(session) == _ID_LENGTH
+    """Return whether a checked session is a whole UUID, for which no server must be asked."""
+    return given_session_id("", session).external_id is None
 
 
 SessionArgument = Annotated[
-    str, typer.Argument(help="Session id, or its beginning if unique.", callback=checked_session_start)
+    str,
+    typer.Argument(
+        help="Session id, or its beginning if unique; or the text given as its id.", callback=checked_session
+    ),
 ]
 SessionOption = Annotated[
     str | None,
     typer.Option(
         "--session",
-        help="Only this session: its id, or its beginning.",
+        help="Only this session: its id, its beginning, or the text given as its id.",
         show_default=False,
-        callback=lambda text: None if text is None else checked_session_start(text),
+        callback=lambda text: None if text is None else checked_session(text),
     ),
 ]
 
 
 def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> Row:
-    """Return the one session whose id begins with `session`, which was checked.
+    """Return the one session whose id begins with `session`, or was given as that text.
 
-    Raises `NotFound` if there is none, `Invalid` if there are several.
+    Of several sessions of one text and tenant it is the newest. Raises `NotFound` if there is none,
+    `Invalid` if there are several.
     """
     rows = source.fetch_rows(
-        "SELECT * FROM v_sessions WHERE startsWith(session_id, {session:String}) "
-        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY session_id LIMIT 3",
-        session=session,
+        "SELECT * FROM v_sessions WHERE (({start:String} != '' AND startsWith(session_id, {start:String})) "
+        "OR session_id = {first:String} OR external_id = {text:String}) "
+        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
+        "ORDER BY ifNull(external_id, '') = {text:String} DESC, opened_at DESC, session_id LIMIT 100",
+        start=session_start(session),
+        first="" if tenant is None else given_session_id(tenant, session).session_id,  # known by its text for ever
+        text=session,
         tenant=tenant or "",
     )
     if not rows:
         of_tenant = f" of tenant {tenant}" if tenant else ""
         raise NotFound(f"ClickHouse has no session {session!r}{of_tenant}; sessionary session list lists those it has")
+    if named := [row for row in rows if row["external_id"] == session]:
+        rows = [*{row["tenant_id"]: row for row in reversed(named)}.values()]
     if len(rows) > 1:
-        names = ", ".join(f"{row['tenant_id']}:{row['session_id']}" for row in rows)
-        raise Invalid("invalid_value", f"more than one session begins with {session!r}: {names} …; give more of its id")
+        names = ", ".join(f"{row['tenant_id']}:{row['session_id']}" for row in rows[:3])
+        what = "is the text of" if named else "begins"
+        more = "give --tenant" if named else "give more of its id"
+        raise Invalid("invalid_value", f"{session!r} {what} more than one session: {names} …; {more}")
     return rows[0]
 
 

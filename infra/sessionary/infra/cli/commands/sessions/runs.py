@@ -16,9 +16,10 @@ from sessionary.infra.cli.commands.sessions.lookup import (
     FollowOption,
     RowTail,
     SinceOption,
-    checked_session_start,
+    checked_session,
     follow_list,
     is_whole_id,
+    session_start,
     since_ms,
 )
 from sessionary.infra.cli.errors import NotFound
@@ -27,19 +28,24 @@ from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.infra.environment import stack_environment, tenant_tokens
 from sessionary.schemas.errors import Invalid, SettingsError
+from sessionary.schemas.ids import given_session_id, successor_id
 
 if TYPE_CHECKING:
     from sessionary.producers.control.http_control import HttpControl
 
 _TIMEOUT_S: Final = 10.0
 _PART: Final = 1_000  # rows of one answer
+_FOLLOWING_MAX: Final = 1_000  # sessions of one text
 _ASK_AGAIN_S: Final = 2.0  # for each answer a worker looks through its rows
 _COLUMNS: Final = ("run_id", "state", "task_type", "session_id", "user_id", "mode", "progress", "unresolved_calls")
 _STEP_COLUMNS: Final = ("name", "state", "attempt", "error")
 _CALL_COLUMNS: Final = ("tool_name", "idem_key", "state", "try_number", "side_effect", "error")
 SessionArgument = Annotated[
     str,
-    typer.Argument(help="Session id, or its beginning if unique for the run.", callback=checked_session_start),
+    typer.Argument(
+        help="Session id, or its beginning if unique for the run; or the text given as its id.",
+        callback=checked_session,
+    ),
 ]
 RunArgument = Annotated[str, typer.Argument(help="Run id.")]
 
@@ -259,12 +265,26 @@ def _fetch_run(
     return found, steps, calls["tool_calls"]
 
 
+def _ids_of_text(control: "HttpControl", text: str) -> set[str]:
+    """Return the ids of the sessions that a text may name: the first, and those that follow it."""
+    tenant = control.tenant_query().get("tenant", "")
+    ids = [given_session_id(tenant, text).session_id]
+    while len(ids) < _FOLLOWING_MAX:
+        ids.append(successor_id(tenant, ids[-1]))
+    return set(ids)
+
+
 def _session_of(control: "HttpControl", session: str, run: str) -> str:
     """Return the whole id of the session that has the run. Raises `NotFound`, `Invalid`."""
     if is_whole_id(session):
         return session
     rows = _fetch_list(control, {}, _PART)
-    found = {row["session_id"] for row in rows if row["run_id"] == run and row["session_id"].startswith(session)}
+    start, named = session_start(session), _ids_of_text(control, session)
+    found = {
+        row["session_id"]
+        for row in rows
+        if row["run_id"] == run and (row["session_id"] in named or (start and row["session_id"].startswith(start)))
+    }
     if not found:
         raise NotFound(f"no session {session!r} has a run {run!r}; sessionary run list lists those that there are")
     if len(found) > 1:

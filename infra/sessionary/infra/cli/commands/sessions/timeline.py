@@ -130,7 +130,8 @@ def _print_heading(found: Row, moments: Sequence[Moment]) -> None:
     totals = add_totals(moments)
     began = clock_text(time_us(found["opened_at"]), date=True)
     user = f" for user {found['user_id']}" if found["user_id"] else ""
-    print_message(f"{found['tenant_id']}: session {found['session_id']}{user}")
+    text = f" ({found['external_id']})" if found["external_id"] else ""
+    print_message(f"{found['tenant_id']}: session {found['session_id']}{text}{user}")
     print_message(
         f"{found['state']}, began {began} UTC; {totals.tokens_in:,} tokens in, {totals.tokens_out:,} out, "
         f"{format_usd(totals.cost_usd_micros)}; {totals.rejections} rejected"
@@ -206,6 +207,8 @@ def _write_page(
     cut = "" if since is None else f"Only what happened since {clock_text(first_us, date=True)} UTC. "
     cut += f"Only the first {len(rows.events):,} events; --limit shows more." if rows.is_cut else ""
     facts = {"state": _state_text(found, live), "user": found["user_id"] or "", "service": found["service_id"]}
+    if found["external_id"]:
+        facts["given id"] = found["external_id"]
     heading = Heading(tenant, session, facts, _integrity_text(source, tenant, session), cut)
     path.write_text(render_page(heading, chart), "utf-8")
 

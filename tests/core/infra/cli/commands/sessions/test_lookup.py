@@ -3,16 +3,26 @@
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 
 from docs.build.commands_page import leaf_commands
 from sessionary.infra.cli.app import run
-from sessionary.infra.cli.commands.sessions.lookup import RowTail, checked_session_start, fetch_live_state, parse_since
-from sessionary.infra.clickhouse_client import Row
+from sessionary.infra.cli.commands.sessions.lookup import (
+    RowTail,
+    checked_session,
+    fetch_live_state,
+    find_session,
+    is_whole_id,
+    parse_since,
+    session_start,
+)
+from sessionary.infra.cli.errors import NotFound
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.errors import Invalid, SettingsError
+from sessionary.schemas.ids import given_session_id
 from tests.core.infra.cut_server import serve_cut_answers
 from tests.core.infra.fake_control_api import serve_fake_api
 
@@ -48,22 +58,84 @@ WHOLE = "183108ed-8784-4091-97dd-1ac993fda554"
 @pytest.mark.parametrize("length", [1, 8, 9, 13, 14, 35, 36])
 def test_a_session_id_or_its_beginning_names_a_session(length: int) -> None:
     expected = WHOLE[:length].removesuffix("-")
-    assert checked_session_start(WHOLE[:length]) == checked_session_start(WHOLE[:length].upper()) == expected
+    assert session_start(WHOLE[:length]) == session_start(WHOLE[:length].upper()) == expected
 
 
 def test_hyphens_may_be_left_out() -> None:
-    assert checked_session_start(WHOLE.replace("-", "")) == WHOLE
-    assert checked_session_start("183108ed87") == "183108ed-87"
+    assert session_start(WHOLE.replace("-", "")) == WHOLE
+    assert session_start("183108ed87") == "183108ed-87"
+
+
+@pytest.mark.parametrize("form", [WHOLE.upper(), WHOLE.replace("-", ""), f"urn:uuid:{WHOLE}", f"{{{WHOLE}}}"])
+def test_each_form_of_a_uuid_is_a_whole_id(form: str) -> None:
+    assert checked_session(form) == WHOLE
+    assert is_whole_id(checked_session(form))
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nonsense", "-", "183108ed8-784", f"{WHOLE}0", f"{WHOLE}-", "1 8", "s1", "abc-", "dead-beef"]
+    "text", ["thread-42", "-", "183108ed8-784", f"{WHOLE}0", f"{WHOLE}-", "1 8", "s1", "abc-", "dead-beef", "x" * 36]
 )
-def test_what_begins_no_session_id_is_refused(text: str) -> None:
+def test_a_text_is_taken_as_it_is_and_begins_no_session_id(text: str) -> None:
+    assert checked_session(text) == text
+    assert session_start(text) == ""
+    assert not is_whole_id(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "thread\n42", "x" * 257])
+def test_what_cannot_be_an_id_is_refused(text: str) -> None:
     with pytest.raises(Invalid) as caught:
-        checked_session_start(text)
+        checked_session(text)
     assert caught.value.reason == "invalid_value"
-    assert f"{text!r} is no session id" in caught.value.detail
+
+
+class OneTable:
+    """A source that has these sessions; keeps what it was asked."""
+
+    def __init__(self, *rows: Row) -> None:
+        self.rows, self.asked = list(rows), dict[str, str]()
+
+    def fetch_rows(self, _statement: str, **asked: str) -> list[Row]:
+        self.asked = asked
+        return self.rows
+
+
+def row_of(session_id: str, external_id: str | None, tenant_id: str = "acme") -> Row:
+    return {"tenant_id": tenant_id, "session_id": session_id, "external_id": external_id}
+
+
+def find_in(source: OneTable, session: str, tenant: str | None = None) -> str:
+    return str(find_session(cast(ClickHouseClient, source), session, tenant)["session_id"])
+
+
+def test_of_the_sessions_of_a_text_the_newest_is_found() -> None:
+    source = OneTable(row_of("s2", "thread-42"), row_of("s1", "thread-42"))  # the newest first
+    assert find_in(source, "thread-42") == "s2"
+    assert (source.asked["text"], source.asked["start"], source.asked["first"]) == ("thread-42", "", "")
+    find_in(source, "thread-42", "acme")  # once the text has expired, its UUID still tells
+    assert source.asked["first"] == given_session_id("acme", "thread-42").session_id
+
+
+def test_a_text_goes_before_the_beginning_of_another_sessions_id() -> None:
+    source = OneTable(row_of("s1", "abc"), row_of("abcdef01-0000-4000-8000-000000000000", None))
+    assert find_in(source, "abc") == "s1"
+    assert source.asked["start"] == "abc"
+
+
+def test_a_text_of_two_tenants_asks_which() -> None:
+    source = OneTable(row_of("s1", "thread-42"), row_of("s2", "thread-42", "globex"))
+    with pytest.raises(Invalid, match=r"is the text of more than one session: .*acme:s1.*give --tenant"):
+        find_in(source, "thread-42")
+
+
+def test_a_beginning_of_two_ids_asks_for_more() -> None:
+    source = OneTable(row_of("ab1", None), row_of("ab2", None))
+    with pytest.raises(Invalid, match=r"begins more than one session: acme:ab1, acme:ab2 .*more of its id"):
+        find_in(source, "ab")
+
+
+def test_an_unknown_text_is_not_found() -> None:
+    with pytest.raises(NotFound, match="no session 'thread-43' of tenant acme"):
+        find_in(OneTable(), "thread-43", "acme")
 
 
 def commands_of_sessions() -> Iterator[list[str]]:
@@ -71,16 +143,16 @@ def commands_of_sessions() -> Iterator[list[str]]:
     for name, command in leaf_commands().items():
         given = [parameter.name for parameter in command.params if parameter.param_type_name == "argument"]
         if "session" in given:
-            yield [*name.split(), *("nonsense" if one == "session" else "k" for one in given)]
+            yield [*name.split(), *("" if one == "session" else "k" for one in given)]
 
 
-def test_each_command_says_first_that_a_word_is_no_session_id(capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_command_says_first_that_a_word_cannot_be_a_session_id(capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is set: what a command needs besides is asked for later."""
     why = ["--reason", "x"]
     more = {"call resolve": ["--outcome", "failed", "--by", "ann"], "session move": ["--to", "shipping", *why]}
     more |= {f"session {verb}": why for verb in ("pause", "resume", "cancel", "ask-again")}
     more |= {"session claim": ["--for", "shipping", *why]}
-    found = [*commands_of_sessions(), ["rejected", "list", "--session", "nonsense"]]
+    found = [*commands_of_sessions(), ["rejected", "list", "--session", ""]]
     reading = {f"session {verb}" for verb in ("show", "timeline", "follow", "conversation")}
     reading |= {"run show", "run resume", "rejected list", "question approve", "question deny"}
     assert {" ".join(words[:2]) for words in found} == reading | more.keys()
@@ -88,7 +160,7 @@ def test_each_command_says_first_that_a_word_is_no_session_id(capfd: pytest.Capt
         assert run([*words, *more.get(" ".join(words[:2]), [])]) == 5, words
         out, err = capfd.readouterr()
         assert (out, len(err.splitlines())) == ("", 1), words
-        assert err.startswith("sessionary: 'nonsense' is no session id, nor the beginning of one"), words
+        assert err.startswith("sessionary: session id '' is empty"), words
 
 
 _NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

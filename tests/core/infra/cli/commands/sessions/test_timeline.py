@@ -12,6 +12,7 @@ from tests.core.infra.story.story_rows import StoredRows, event_row, iso_time, o
 
 _TIMELINE = "sessionary.infra.cli.commands.sessions.timeline"
 _FOUND = {"tenant_id": "acme", "session_id": "s1", "user_id": None, "state": "Active", "opened_at": iso_time(0.0)}
+_FOUND |= {"external_id": None}
 _ARCHIVED = outcome_row(9, "transition", "session_archived", at_s=90.0, from_state="Terminated", to_state="Archived")
 
 
@@ -103,6 +104,17 @@ def test_the_heading_says_when_the_session_began_and_not_its_first_moment(
     out, err = capfd.readouterr()
     assert "12:01:00" in out
     assert "began 2026-03-01 12:00:00" in err
+    assert "acme: session s1\n" in err
+
+
+def test_the_heading_shows_the_text_of_the_sessions_id(
+    source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{_TIMELINE}.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
+    source.found |= {"external_id": "thread-42"}
+    assert run(["session", "timeline", "thread-42"]) == 0
+    assert "acme: session s1 (thread-42)\n" in capfd.readouterr().err
 
 
 def test_a_page_has_what_happened_since(
