@@ -1,6 +1,7 @@
 """Work as a generator of its blocking parts, so that one text serves threads and asyncio."""
 
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from sessionary.producers.errors import ModelTimeout
@@ -46,8 +47,12 @@ SendAsync = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 def run_flow(flow: Flow[T], pause: Pause | None) -> T:
     """Run a flow in this thread; `pause` waits, None: in real time. Raises what the flow raises."""
+    return _run_on(flow, lambda: next(flow), pause)
+
+
+def _run_on(flow: Flow[T], go_on: Callable[[], FlowStep], pause: Pause | None) -> T:
     try:
-        effect = next(flow)
+        effect = go_on()
         while True:
             try:
                 found = _perform(effect, pause)
@@ -85,6 +90,8 @@ async def run_flow_async(flow: Flow[T], pause: Pause | None, send: SendAsync | N
         while True:
             try:
                 found = await _perform_async(effect, pause, send)
+            except GeneratorExit as error:  # a coroutine that is closed cannot wait any more
+                return _run_on(flow, partial(flow.throw, error), pause)
             except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
                 effect = flow.throw(error)
             else:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from sessionary.producers.context.error_info import error_message, to_error_info
+from sessionary.producers.context.error_info import ending_of, error_message, to_error_info
 from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded
@@ -190,16 +190,19 @@ class Lifecycle:
         view = self._core.view
         if view.detached or view.has_ended:
             return
-        if error is None:
-            self._send_closed(None, {})
+        ending, message = ending_of(error), None if error is None else type(error).__name__
+        if ending == "done" or (ending == "cancelled" and view.local_state not in _END_BY_STATE):
+            self._send_closed(message, {})
+        elif ending == "cancelled":
+            self.cancel(message, {})
         elif isinstance(error, Exception):
             if view.local_state == "Active":
                 self.error(error, None, {})
             self._send_closed(error_message(error), {})
         elif view.local_state == "Idle":
-            self._send_closed(type(error).__name__, {})
+            self._send_closed(message, {})
         else:
-            self._send_forced(type(error).__name__, {})
+            self._send_forced(message, {})
 
     def _send_closed(self, message: str | None, metadata: EventMetadata) -> None:
         state = self._core.view.local_state
