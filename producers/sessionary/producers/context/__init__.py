@@ -10,5 +10,5 @@ Uses sessions and clients by protocols only; `session` and the clients are above
     callables       the name and the kind of a decorated callable
     call_counts     the numbers of equal calls in one attempt
     error_info      an exception as an event has it, and how a block ends that it leaves
-    failure_class   what a failure says: not sent, unknown or refused; how long a service asks to wait
+    failure_class   what a failure says: not sent, unknown or refused, and how long to wait
 """

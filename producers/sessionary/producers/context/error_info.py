@@ -15,7 +15,8 @@ CANCELLED: Final = "cancelled"  # the code of what was called off
 _CANCELLATIONS: Final = frozenset(
     {
         *(("builtins", "KeyboardInterrupt"), ("asyncio", "CancelledError"), ("concurrent", "CancelledError")),
-        *(("trio", "Cancelled"), ("gevent", "GreenletExit"), ("greenlet", "GreenletExit")),
+        *(("trio", "Cancelled"), ("greenlet", "GreenletExit")),
+        ("sessionary", "Closed"),  # the coroutine of a flow was
     }
 )
 

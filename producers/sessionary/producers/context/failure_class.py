@@ -5,6 +5,7 @@ nothing by itself is what its cause is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -65,7 +66,7 @@ _SAID: Final[Mapping[tuple[str, str], _Said]] = {
     for name in names.split()
 }
 
-# Functions of the standard library and urllib3 that make a connection: what they raise was not sent.
+# Functions that make a connection: of the call that they leave by an error, nothing was sent.
 _CONNECTING: Final = frozenset(
     {
         *(("socket", "create_connection"), ("asyncio.base_events", "create_connection")),
@@ -117,8 +118,10 @@ def _judge(error: BaseException, left: int) -> Outcome | None:
         outcomes = {_judge(part, left - 1) or "refused" for part in error.exceptions}
         return "unknown" if "unknown" in outcomes else "refused" if "refused" in outcomes else "not_sent"
     found = next(filter(None, (_judge(cause, left - 1) for cause in _named_causes(error))), None)
-    if found is not None or said == "by_cause":
-        return found or "unknown"
+    if found is not None:
+        return found
+    if said == "by_cause":
+        return "unknown"
     return None if error.__context__ is None else _judge(error.__context__, left - 1)
 
 
@@ -289,8 +292,6 @@ def _until(date: str, now: str | None, now_s: float) -> float | None:
         until_s = parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
-    try:
+    with suppress(ValueError):
         now_s = now_s if now is None else parsedate_to_datetime(now).timestamp()
-    except ValueError:
-        pass
     return max(until_s - now_s, 0.0)

@@ -30,8 +30,13 @@ def send_usage(usage: UsageRecorded, send: Callable[[UsageRecorded], str], on_er
     except Invalid:  # an agent loses no answer for what a library said of it
         given = {name: getattr(usage, name) for name in _FIGURES}
         counted = {name: _count(value) for name, value in given.items()}
-        sent = send(usage._replace(**{name: number for name, (number, _) in counted.items()}))
-    wrong = [f"{name} is {_show(given[name])} and counts as {number}" for name, (number, is_it) in counted.items() if not is_it]
+        figures: dict[str, Any] = {name: number for name, (number, _) in counted.items()}
+        sent = send(usage._replace(**figures))
+    wrong = [
+        f"{name} is {_show(given[name])} and counts as {number}"
+        for name, (number, is_it) in counted.items()
+        if not is_it
+    ]
     if wrong:
         what = f"the usage of {usage.model or 'a tool'}: {', '.join(wrong)}"
         on_error(Invalid("invalid_value", f"{what}; report whole numbers from 0 to {NUMBER_MAX}"))
@@ -41,7 +46,7 @@ def send_usage(usage: UsageRecorded, send: Callable[[UsageRecorded], str], on_er
 def _count(value: Any) -> tuple[int, bool]:
     """Return what a figure counts as, and whether it is that: 3.0 and numpy's 3 are."""
     try:
-        number = int(round(value))
+        number = int(round(value))  # noqa: RUF046 - `round` gives what the value's class wants
         return (number, bool(number == value)) if 0 <= number <= NUMBER_MAX else (0, False)
     except Exception:  # noqa: BLE001 - the value is of any type, and so is what it raises
         return 0, False

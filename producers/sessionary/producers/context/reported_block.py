@@ -155,7 +155,10 @@ class ReportedBlock(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         self._leave_metadata()
-        await send_off_loop(self._reporter, lambda: self._end_quietly(error))
+        if isinstance(error, GeneratorExit):  # a coroutine that is closed can wait for nothing
+            self._end_quietly(error)
+        else:
+            await send_off_loop(self._reporter, lambda: self._end_quietly(error))
         return False
 
     def _enter_metadata(self) -> None:

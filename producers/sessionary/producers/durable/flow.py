@@ -45,6 +45,10 @@ SendAsync = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Does what `Send` has for a coroutine."""
 
 
+class Closed(BaseException):
+    """A `GeneratorExit` of a flow's work, as the flow gets it: that one would end the flow."""
+
+
 def run_flow(flow: Flow[T], pause: Pause | None) -> T:
     """Run a flow in this thread; `pause` waits, None: in real time. Raises what the flow raises."""
     return _run_on(flow, lambda: next(flow), pause)
@@ -57,12 +61,18 @@ def _run_on(flow: Flow[T], go_on: Callable[[], FlowStep], pause: Pause | None) -
             try:
                 found = _perform(effect, pause)
             except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
-                effect = flow.throw(error)
+                effect = _throw(flow, error)
             else:
                 effect = flow.send(found)
     except StopIteration as done:
         result: T = done.value
         return result
+    except Closed as closed:
+        raise GeneratorExit from closed
+
+
+def _throw(flow: Flow[Any], error: BaseException) -> FlowStep:
+    return flow.throw(Closed() if isinstance(error, GeneratorExit) else error)
 
 
 def _perform(effect: FlowStep, pause: Pause | None) -> Any:
@@ -91,7 +101,7 @@ async def run_flow_async(flow: Flow[T], pause: Pause | None, send: SendAsync | N
             try:
                 found = await _perform_async(effect, pause, send)
             except GeneratorExit as error:  # a coroutine that is closed cannot wait any more
-                return _run_on(flow, partial(flow.throw, error), pause)
+                return _run_on(flow, partial(_throw, flow, error), pause)
             except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
                 effect = flow.throw(error)
             else:

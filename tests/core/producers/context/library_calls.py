@@ -110,7 +110,11 @@ def _botocore_session() -> Any:
 def by_openai(request: Request) -> object:
     library: Any = importlib.import_module("openai")
     with library.OpenAI(
-        base_url=request.url, api_key="k", max_retries=0, timeout=request.seconds, http_client=_httpx_of(library, request)
+        base_url=request.url,
+        api_key="k",
+        max_retries=0,
+        timeout=request.seconds,
+        http_client=_httpx_of(library, request),
     ) as client:
         message = {"role": "user", "content": request.body.decode()}
         return client.chat.completions.create(model="m", messages=[message])
@@ -119,7 +123,11 @@ def by_openai(request: Request) -> object:
 def by_anthropic(request: Request) -> object:
     library: Any = importlib.import_module("anthropic")
     with library.Anthropic(
-        base_url=request.url, api_key="k", max_retries=0, timeout=request.seconds, http_client=_httpx_of(library, request)
+        base_url=request.url,
+        api_key="k",
+        max_retries=0,
+        timeout=request.seconds,
+        http_client=_httpx_of(library, request),
     ) as client:
         message = {"role": "user", "content": request.body.decode()}
         return client.messages.create(model="m", max_tokens=1, messages=[message])

@@ -74,7 +74,7 @@ NOT_SENT = [
     urllib.error.URLError(ConnectionRefusedError("closed")),
     *(connecting(TimeoutError("slow")), connecting(OSError(errno.EHOSTUNREACH, "no way"))),
     *(connecting(OSError("Tunnel connection failed: 503")), connecting(ConnectionResetError("in the handshake"))),
-    urllib.error.URLError(connecting(TimeoutError("slow"))),  # type: ignore[arg-type]
+    urllib.error.URLError(connecting(TimeoutError("slow"))),
     *(CONNECT_ERROR(), SaidError(retryable=True), ToolCallInProgress("send", "k")),
     raised(RETRY_ERROR("all tries"), cause=CONNECT_ERROR()),
     raised(named("openai", "APIConnectionError")("Connection error."), cause=CONNECT_ERROR()),
@@ -145,7 +145,9 @@ def test_a_property_that_raises_says_nothing() -> None:
     def broken(self: object) -> int:
         raise RuntimeError
 
-    error = named("some", "LibraryError", status=property(broken), response=property(broken), headers=property(broken))()
+    error = named(
+        "some", "LibraryError", status=property(broken), response=property(broken), headers=property(broken)
+    )()
     assert outcome_of(error) == "refused"
     assert asked_wait_s(error, 0.0) is None
 

@@ -48,7 +48,9 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Req
 _UNKNOWN = (408, 429, 500, 502, 503, 504)
 _REFUSED = (400, 401, 403, 404, 409, 422)
 OUTCOMES: dict[str, Outcome] = {
-    **dict.fromkeys(("refused", "no such name", "no connection in time", "no TLS there", "no handshake in time"), "not_sent"),
+    **dict.fromkeys(
+        ("refused", "no such name", "no connection in time", "no TLS there", "no handshake in time"), "not_sent"
+    ),
     **dict.fromkeys(("an untrusted certificate", "no proxy there", "a proxy that refuses"), "not_sent"),
     **dict.fromkeys(("no answer in time", "reset before it was read", "reset after it was read"), "unknown"),
     **dict.fromkeys(("closed without an answer", "half an answer", "not read in time"), "unknown"),

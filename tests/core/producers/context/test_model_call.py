@@ -128,9 +128,8 @@ def test_another_fault_of_a_usage_is_raised() -> None:
             session.usage(model="m" * 300, tokens_in=3)
         with session.llm("m" * 300):
             pass
-        with pytest.raises(KeyError), session.llm("large") as call:
-            call.tokens_in = 5
-            raise KeyError
+        with pytest.raises(KeyError):
+            use_and_fail(session, 5, KeyError())
     assert [type(event.payload) for event in call_events(memory)].count(UsageRecorded) == 2
 
 
