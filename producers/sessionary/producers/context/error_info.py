@@ -8,7 +8,7 @@ from sessionary.schemas.limits import MODEL_LIMIT
 from sessionary.schemas.types import ErrorClass, ErrorInfo
 
 Ending = Literal["done", "cancelled", "failed"]
-"""How a block ended. docs/guides/agent-loop.md has the name of each in a session, a run, a step."""
+"""How a block ended. docs/guides/client.md has the name of each in a session, a run, a step."""
 
 CANCELLED: Final = "cancelled"  # the code of what was called off
 # Exceptions that call work off, by package and class.

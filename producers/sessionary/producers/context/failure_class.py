@@ -78,7 +78,9 @@ _GRPC_UNKNOWN: Final = frozenset(
     {"CANCELLED", "DATA_LOSS", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNKNOWN"}
 )
 # The beginnings of what gRPC says if it had no connection.
-_GRPC_NOT_SENT: Final = ("failed to connect to all addresses", "DNS resolution failed", "empty address list")
+_GRPC_NOT_SENT: Final = (
+    *("failed to connect to all addresses", "errors resolving ", "DNS resolution failed", "empty address list"),
+)
 # AWS says by a code that it takes no more requests, often with status 400.
 _AWS_BUSY: Final = frozenset(
     {
@@ -89,6 +91,7 @@ _AWS_BUSY: Final = frozenset(
         *("TooManyRequestsException", "TransactionInProgressException"),
     }
 )
+_OF_GROUP: Final[tuple[Outcome, ...]] = ("unknown", "refused", "not_sent")
 _CHAIN_MAX: Final = 100
 
 
@@ -116,10 +119,10 @@ def _judge(error: BaseException, left: int) -> Outcome | None:
         return said
     if isinstance(error, ExceptionGroup):
         outcomes = {_judge(part, left - 1) or "refused" for part in error.exceptions}
-        return "unknown" if "unknown" in outcomes else "refused" if "refused" in outcomes else "not_sent"
-    found = next(filter(None, (_judge(cause, left - 1) for cause in _named_causes(error))), None)
-    if found is not None:
-        return found
+        return next(outcome for outcome in _OF_GROUP if outcome in outcomes)
+    for cause in _named_causes(error):
+        if (found := _judge(cause, left - 1)) is not None:
+            return found
     if said == "by_cause":
         return "unknown"
     return None if error.__context__ is None else _judge(error.__context__, left - 1)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from sessionary.producers.context.error_info import ending_of, error_message, to_error_info
+from sessionary.producers.context.error_info import CANCELLED, ending_of, error_message, to_error_info
 from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded
@@ -191,10 +191,11 @@ class Lifecycle:
         if view.detached or view.has_ended:
             return
         ending, message = ending_of(error), None if error is None else type(error).__name__
-        if ending == "done" or (ending == "cancelled" and view.local_state not in _END_BY_STATE):
-            self._send_closed(message, {})
+        if ending == "done":
+            self._send_closed(None, {})
         elif ending == "cancelled":
-            self.cancel(message, {})
+            end = self.cancel if view.local_state in _END_BY_STATE else self._send_closed
+            end(f"{CANCELLED} by {message}", {})
         elif isinstance(error, Exception):
             if view.local_state == "Active":
                 self.error(error, None, {})

@@ -83,6 +83,7 @@ NOT_SENT = [
     urllib3_error("EmptyPoolError"),
     named("aiohttp.client_exceptions", "ClientHttpProxyError", status=407)(),
     rpc_error("UNAVAILABLE", "failed to connect to all addresses; last error: refused"),
+    rpc_error("UNAVAILABLE", "errors resolving nothing.invalid:1: not found"),
     ExceptionGroup("both", [CONNECT_ERROR(), ConnectionRefusedError()]),
 ]
 UNKNOWN = [
