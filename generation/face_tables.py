@@ -66,7 +66,6 @@ SESSION: Final = Face(
         r"^( +)with session\.(llm|turn|run|resume_run)": r"\1async with session.\2",
         r"= (ask_model|session\.ask|session\.start_task|session\.agents\.get|run\.step)\(": r"= await \1(",
         r"^( +)(session\.(activity|message))\(": r"\1await \2(",
-        r"`KeyboardInterrupt`, `SystemExit`": "cancellation, `SystemExit`",
         r"It is thread-safe, and a context manager\.": "It is an async context manager. " + CANCELLED,
     },
     {"Session": frozenset({"__init__", "__repr__", "__enter__", "__exit__"})},

@@ -208,6 +208,23 @@ def test_an_attempt_that_took_longer_than_its_limit_failed(runs: Runs) -> None:
     assert len(runs.ask(found)) == 2
 
 
+def test_what_was_cancelled_is_no_failure(runs: Runs) -> None:
+    cancelled = ErrorInfo("retryable", "cancelled", "CancelledError: ")
+    runs.send(
+        STARTED, StepStarted("a", 1, '"in"'), call_started("k"), ToolCallFailed("id-k", "send", "k", cancelled, 1)
+    )
+    runs.send(
+        StepFailed("a", 1, cancelled), call_started("other"), ToolCallFailed("id-other", "send", "other", BUSY, 1)
+    )
+    assert runs.ask("SELECT state, error, error_code FROM v_steps") == [("cancelled", "CancelledError: ", "cancelled")]
+    states = runs.ask("SELECT idem_key, state, error FROM v_tool_calls ORDER BY idem_key")
+    assert states == [("k", "cancelled", ""), ("other", "failed", "the service is busy")]
+    assert runs.ask("SELECT steps_failed FROM v_run_progress") == [(0,)]
+    assert runs.ask("SELECT sum(calls) AS c, sum(failures) AS f FROM v_calls_per_minute") == [(2, 1)]
+    runs.send(StepStarted("a", 2, '"in"'), StepSucceeded("a", 2, '"out"'))
+    assert runs.ask("SELECT state FROM v_steps ORDER BY attempt") == [("cancelled",), ("succeeded",)]
+
+
 def test_long_steps_without_a_checkpoint_are_listed(runs: Runs) -> None:
     """Each record comes a second after the one before; so many others make a step long."""
     passing = [RunRunning(0.5)] * 61

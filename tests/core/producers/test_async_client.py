@@ -51,7 +51,7 @@ def test_a_session_from_start_to_end() -> None:
     assert end_reasons(memory) == ["closed"]
 
 
-def test_a_cancelled_task_ends_its_session_abnormally() -> None:
+def test_a_cancelled_task_cancels_its_session() -> None:
     async def main() -> InMemoryTransport:
         client, memory = new_client()
         started = asyncio.Event()
@@ -69,7 +69,7 @@ def test_a_cancelled_task_ends_its_session_abnormally() -> None:
         await client.close()
         return memory
 
-    assert end_reasons(asyncio.run(main())) == ["abnormal_termination"]
+    assert end_reasons(asyncio.run(main())) == ["cancelled"]
 
 
 def test_a_step_that_fails_ends_the_start() -> None:

@@ -9,5 +9,6 @@ Uses sessions and clients by protocols only; `session` and the clients are above
     traced_calls    `traced`: a decorator that reports each call of a function
     callables       the name and the kind of a decorated callable
     call_counts     the numbers of equal calls in one attempt
-    error_info      an exception as an event has it, and whether a retry helps
+    error_info      an exception as an event has it, and how a block ends that it leaves
+    failure_class   what a failure says: not sent, unknown or refused, and how long to wait
 """

@@ -1,19 +1,62 @@
 """One call of a model, reported with its tokens, cost, duration and error."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sessionary.producers.context.reported_block import ReportedBlock, ReportedCall, step_events
 from sessionary.producers.context.scope import CallReporter, ModelShare, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.errors import ModelSlow, ModelTimeout
+from sessionary.producers.errors import Invalid, ModelSlow, ModelTimeout
+from sessionary.producers.ports import OnError
 from sessionary.schemas.events import SessionActivity, UsageRecorded
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX, NUMBER_MAX
 
 if TYPE_CHECKING:
     from asyncio import Timeout
 
 _SLOW = "model_slow"  # kind of the activity
+_FIGURES = ("tokens_in", "tokens_out", "model_cost_usd_micros", "tool_cost_usd_micros")
+
+
+def send_usage(usage: UsageRecorded, send: Callable[[UsageRecorded], str], on_error: OnError) -> str:
+    """Send a usage by `send`; of a figure that no event can have, `on_error` is told.
+
+    Such a figure is rounded, or counts as 0. Returns the event's id. Raises as `send` does.
+    """
+    try:
+        return send(usage)
+    except Invalid:  # an agent loses no answer for what a library said of it
+        given = {name: getattr(usage, name) for name in _FIGURES}
+        counted = {name: _count(value) for name, value in given.items()}
+        figures: dict[str, Any] = {name: number for name, (number, _) in counted.items()}
+        sent = send(usage._replace(**figures))
+    wrong = [
+        f"{name} is {_show(given[name])} and counts as {number}"
+        for name, (number, is_it) in counted.items()
+        if not is_it
+    ]
+    if wrong:
+        what = f"the usage of {usage.model or 'a tool'}: {', '.join(wrong)}"
+        on_error(Invalid("invalid_value", f"{what}; report whole numbers from 0 to {NUMBER_MAX}"))
+    return sent
+
+
+def _count(value: Any) -> tuple[int, bool]:
+    """Return what a figure counts as, and whether it is that: 3.0 and numpy's 3 are."""
+    try:
+        number = int(round(value))  # noqa: RUF046 - `round` gives what the value's class wants
+        return (number, bool(number == value)) if 0 <= number <= NUMBER_MAX else (0, False)
+    except Exception:  # noqa: BLE001 - the value is of any type, and so is what it raises
+        return 0, False
+
+
+def _show(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except Exception:  # noqa: BLE001 - as above
+        return f"a {type(value).__name__}"
 
 
 class ModelCall(ReportedBlock):
@@ -28,6 +71,9 @@ class ModelCall(ReportedBlock):
     A call that takes longer than the setting `model_call_limit_s` (10 minutes) fails: `async with`
     cancels it, and leaving `with` raises `ModelTimeout`. A step that it was in may be tried again;
     the usage of the call that is made instead says so.
+
+    A figure that is no whole number, such as the None of a stream, is rounded or counts as 0:
+    `on_error` gets an `Invalid`, and the block raises nothing.
 
     Attributes:
         tokens_in: Tokens of the prompt.
@@ -53,7 +99,7 @@ class ModelCall(ReportedBlock):
         self.tokens_in = 0
         self.tokens_out = 0
         self.model_cost_usd_micros = 0
-        self._model = model
+        self._model = f"{model}"[:NAME_CHARACTERS_MAX]
         self._call = ReportedCall(reporter, step_events(f"llm {model}"), fields)
         self._share: ModelShare | None = None
         self._timeout: Timeout | None = None
@@ -142,7 +188,8 @@ class ModelCall(ReportedBlock):
             usage = UsageRecorded(
                 self._model, self.tokens_in, self.tokens_out, self.model_cost_usd_micros, 0, is_retry, retry_of
             )
-            self._reporter.send_event(usage, self._call.end_fields)
+            reporter, fields = self._reporter, self._call.end_fields
+            send_usage(usage, lambda usage: reporter.send_event(usage, fields), reporter.on_error)
 
     def _tell_slow(self) -> None:
         took_ms, limit_ms = self._took_ms, self._reporter.model_ms()

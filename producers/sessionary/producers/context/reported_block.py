@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
-from sessionary.producers.context.error_info import to_error_info
+from sessionary.producers.context.error_info import ending_of, to_error_info
 from sessionary.producers.context.scope import CallReporter, added_metadata
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.schemas.events import (
@@ -102,9 +102,10 @@ class ReportedCall:
         took_ms = max(round((time.monotonic() - self._began_s) * 1_000), took_ms)
         if self._start_id is None or (self._events.step_id is not None and not self._reporter.is_active()):
             return
-        if error is None or isinstance(error, GeneratorExit):
+        if ending_of(error) == "done":
             payload = self._events.succeeded(took_ms)
         else:
+            assert error is not None
             payload = self._events.failed(to_error_info(error), took_ms)
         self._reporter.send_event(payload, self.end_fields)
 
@@ -154,7 +155,10 @@ class ReportedBlock(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         self._leave_metadata()
-        await send_off_loop(self._reporter, lambda: self._end_quietly(error))
+        if isinstance(error, GeneratorExit):  # a coroutine that is closed can wait for nothing
+            self._end_quietly(error)
+        else:
+            await send_off_loop(self._reporter, lambda: self._end_quietly(error))
         return False
 
     def _enter_metadata(self) -> None:

@@ -77,7 +77,10 @@ class _QuietCall:
         await start_off_loop(self._reporter, self.send_start, self.send_end)
 
     async def send_end_async(self, error: BaseException | None) -> None:
-        await send_off_loop(self._reporter, lambda: self.send_end(error))
+        if isinstance(error, GeneratorExit):  # a coroutine that is closed can wait for nothing
+            self.send_end(error)
+        else:
+            await send_off_loop(self._reporter, lambda: self.send_end(error))
 
     def inside(self) -> AbstractContextManager[None]:
         """Return a block whose events are marked as caused by the call."""

@@ -1,6 +1,7 @@
 """Work as a generator of its blocking parts, so that one text serves threads and asyncio."""
 
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from sessionary.producers.errors import ModelTimeout
@@ -44,20 +45,34 @@ SendAsync = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Does what `Send` has for a coroutine."""
 
 
+class Closed(BaseException):
+    """A `GeneratorExit` of a flow's work, as the flow gets it: that one would end the flow."""
+
+
 def run_flow(flow: Flow[T], pause: Pause | None) -> T:
     """Run a flow in this thread; `pause` waits, None: in real time. Raises what the flow raises."""
+    return _run_on(flow, lambda: next(flow), pause)
+
+
+def _run_on(flow: Flow[T], go_on: Callable[[], FlowStep], pause: Pause | None) -> T:
     try:
-        effect = next(flow)
+        effect = go_on()
         while True:
             try:
                 found = _perform(effect, pause)
             except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
-                effect = flow.throw(error)
+                effect = _throw(flow, error)
             else:
                 effect = flow.send(found)
     except StopIteration as done:
         result: T = done.value
         return result
+    except Closed as closed:
+        raise GeneratorExit from closed
+
+
+def _throw(flow: Flow[Any], error: BaseException) -> FlowStep:
+    return flow.throw(Closed() if isinstance(error, GeneratorExit) else error)
 
 
 def _perform(effect: FlowStep, pause: Pause | None) -> Any:
@@ -85,6 +100,8 @@ async def run_flow_async(flow: Flow[T], pause: Pause | None, send: SendAsync | N
         while True:
             try:
                 found = await _perform_async(effect, pause, send)
+            except GeneratorExit as error:  # a coroutine that is closed cannot wait any more
+                return _run_on(flow, partial(_throw, flow, error), pause)
             except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
                 effect = flow.throw(error)
             else:

@@ -8,7 +8,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
-from sessionary.producers.context.error_info import had_no_effect, to_error_info
+from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import (
     ResultTooLarge,
@@ -46,12 +46,16 @@ class Retry(NamedTuple):
         base_ms: The wait after the first failure, in ms; it doubles with each further one.
         max_ms: The longest wait, in ms, before it is spread.
         jitter: How far a wait is spread: by up to this part of it, up or down.
+        deadline_ms: How long after the first failure the last try may begin, in ms. A service that
+            asks for a longer wait (`Retry-After`) gets it if it ends by then and is shorter than
+            the session's `idle_ms`; else the call fails at once, and its error says why.
     """
 
     retries: int = 5
     base_ms: int = 500
     max_ms: int = 10_000
     jitter: float = 0.2
+    deadline_ms: int = 300_000
 
     def wait_ms(self, failures: int, chance: float) -> int:
         """Return the wait after the last of so many failures, in ms; `chance` is from 0 to 1."""
@@ -160,22 +164,32 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
                 if stored is not None:
                     yield from plan.reach_border(policy, "after")
                     return stored.result
-            elif info.error_class == "retryable" and not (policy.is_repeatable or had_no_effect(error)):
+            elif info.error_class == "retryable" and not (policy.is_repeatable or _was_not_sent(error)):
                 # Not recorded as a failure: the processor's clock makes the outcome unknown.
                 why = f"{error!r} does not show whether it did"
                 raise ToolCallUnresolved(policy.name, plan.key, why) from error
+            wait_s, why = call.plan_retry(error, failures) if info.error_class == "retryable" else (None, "")
+            if why:
+                error.add_note(why)
+                info = info._replace(message=f"{info.message} ({why})")
             recorded = yield Do(partial(call.record_failure, info))
-            if not recorded or info.error_class != "retryable" or failures > policy.retry.retries:
+            if not recorded or wait_s is None:
                 raise
-            yield from call.wait_after(failures)
+            yield Wait(wait_s)
         except BaseException as error:
             if not policy.side_effect:  # else it is unknown: the processor's clock finds that out
-                yield Do(partial(call.record_failure, to_error_info(error, retryable=True)))
+                yield Do(partial(call.record_failure, to_error_info(error)))
             raise
         else:
             yield Do(partial(call.record_result, result))
             yield from plan.reach_border(policy, "after")
             return result
+
+
+def _was_not_sent(error: Exception) -> bool:
+    from sessionary.producers.context.failure_class import outcome_of  # a failure needs it first
+
+    return outcome_of(error) == "not_sent"
 
 
 class ReservedCall:
@@ -204,6 +218,7 @@ class ReservedCall:
         self._granted_s = 0.0
         self._asked_s = 0.0  # before the try was asked for, so before its limit began
         self._given_up = 0
+        self._first_failed_s: float | None = None
 
     def reserve(self) -> Flow[_Stored | None]:
         """Reserve the key for the next try; return the stored result if there is one already."""
@@ -284,10 +299,11 @@ class ReservedCall:
                 answer = yield Call(self._query)
             except Exception as silence:  # noqa: BLE001 - the query is the user's
                 failures += 1
-                if failures > self._policy.retry.retries:
-                    why = f"asking the tool failed ({silence!r})"
+                wait_s, why = self.plan_retry(silence, failures)
+                if wait_s is None:
+                    why = f"asking the tool failed ({silence!r}{why and '; '}{why})"
                     raise ToolCallUnresolved(self._policy.name, self._key, why) from error
-                yield from self.wait_after(failures)
+                yield Wait(wait_s)
                 continue
             if answer is None:
                 return None, failures
@@ -295,9 +311,27 @@ class ReservedCall:
             yield Do(partial(self.record_result, result))
             return _Stored(result), failures
 
-    def wait_after(self, failures: int) -> Flow[None]:
-        """Wait as long as the tool's policy wants after so many failures."""
-        yield Wait(self._policy.retry.wait_ms(failures, self._recorder.waits.uniform()) / 1_000)
+    def plan_retry(self, error: Exception, failures: int) -> tuple[float | None, str]:
+        """Return the wait for the next try after so many failures, in seconds; None: there is none.
+
+        If only the time forbids another try, the text says so.
+        """
+        from sessionary.producers.context.failure_class import asked_wait_s  # a failure needs it first
+
+        retry, waits = self._policy.retry, self._recorder.waits
+        if self._first_failed_s is None:
+            self._first_failed_s = waits.now_s()
+        if failures > retry.retries:
+            return None, ""
+        own_s, asked_s = retry.wait_ms(failures, waits.uniform()) / 1_000, asked_wait_s(error, time.time()) or 0.0
+        wait_s = max(own_s, asked_s)
+        what = "the next wait is" if asked_s < wait_s else "the service asks for a wait of"
+        what, idle_ms = f"not tried again: {what} {wait_s:g} s", self._recorder.limits().idle_ms
+        if waits.now_s() + wait_s > self._first_failed_s + retry.deadline_ms / 1_000:
+            return None, f"{what}, and the last try may begin {retry.deadline_ms / 1_000:g} s after the first failure"
+        if wait_s * 1_000 >= idle_ms:
+            return None, f"{what}, and the session's idle_ms is {idle_ms / 1_000:g} s"
+        return wait_s, ""
 
     def record_result(self, result: Json) -> None:
         """Record that the try succeeded.

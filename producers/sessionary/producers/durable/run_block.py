@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, overload
 
 from sessionary.producers.context.callables import kind_of
-from sessionary.producers.context.error_info import error_message, to_error_info
+from sessionary.producers.context.error_info import ending_of, error_message, to_error_info
 from sessionary.producers.context.reported_block import ReportedBlock, call_off_loop
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_metadata
@@ -182,8 +182,9 @@ class Run(ReportedBlock):
     """A run of a task, made by `Session.run`. Use it once, in `with` or `async with`.
 
     The events that the session sends in the block belong to the run. If the block raises, the run
-    fails with that error. If the block is cancelled, so is the run. Otherwise the run is completed.
-    `async with` never blocks the event loop.
+    fails with that error. If it is cancelled, as by Ctrl-C, so is the run. Otherwise the run is
+    completed, also by `sys.exit(0)` and the reader of a stream. `async with` never blocks the event
+    loop.
 
     A resumed run does not repeat the steps that succeeded before. If the run was complete, the
     block sends nothing, `result` is the stored one, and steps return their stored outputs. A block
@@ -601,7 +602,7 @@ class Run(ReportedBlock):
             self._leave_count()
 
     def _send_end(self, error: BaseException | None) -> None:
-        if isinstance(error, ToolCallUnresolved):
+        if _is_unresolved(error):
             return  # the processor holds the run until the call is resolved
         if error is not None and self._recorder.is_asking():
             return  # another process goes on with the answer
@@ -611,12 +612,12 @@ class Run(ReportedBlock):
             self._send(self._end_event(error))
 
     def _end_event(self, error: BaseException | None) -> Payload:
-        if error is None:
+        ending = ending_of(error)
+        if error is None or ending == "done":
             stored = self._stored_result()
             took_ms = round(self._beats.elapsed_s * 1_000)
             return RunCompleted(stored.text, self.artifact_id or stored.artifact_id, took_ms)
-        # CancelledError of asyncio too: besides an Exception, only SystemExit is a failure.
-        if not isinstance(error, Exception | SystemExit):
+        if ending == "cancelled":
             return RunCancelled(error_message(error))
         return RunFailed(to_error_info(error))
 
@@ -629,3 +630,10 @@ class Run(ReportedBlock):
         except Invalid as error:
             self._send(RunFailed(to_error_info(error)))
             raise
+
+
+def _is_unresolved(error: BaseException | None) -> bool:
+    """Return whether a tool call of unknown outcome left the block, alone or with others."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_unresolved, error.exceptions))
+    return isinstance(error, ToolCallUnresolved)

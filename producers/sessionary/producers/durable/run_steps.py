@@ -183,8 +183,7 @@ class RunSteps:
             what = f"the output of step {name}"
             stored = yield Do(lambda: store_value(self._recorder, output, what, STEP_OUTPUT, fields))
         except BaseException as error:
-            # An interruption of a step is no failure of its work.
-            info = to_error_info(error, retryable=None if isinstance(error, Exception) else True)
+            info = to_error_info(error)
             # At the limit the processor fails the attempt: then it would reject events about the
             # attempt.
             is_judged = late is not None and (error is late or (now_s() - began_s) * 1_000 > late.limit_ms)

@@ -66,10 +66,10 @@ def tool(
             effect. May be a coroutine function if the tool is one.
         deadline: Seconds after which the outcome of a call that does not end is unknown. Default:
             the session's limit `tool_ms`. The function itself is not stopped.
-        retry: How failures that may pass are retried: the network, 429, 5xx, time-outs, and errors
-            whose attribute `retryable` is True. Default: five times. A call with an effect that may
-            have happened (a time-out, a connection that broke, 5xx) is repeated only if `query`
-            says that it did not, or if `retry` is given: then the service must honor keys.
+        retry: How failures that may pass are retried: no connection, 408, 429, 5xx, time-outs, and
+            errors whose attribute `retryable` is True. Default: five times. A call with an effect
+            that may have happened (any of these but no connection) is repeated only if `query` says
+            that it did not, or if `retry` is given: then the service must honor keys.
         calls_per_s: How many calls of the tool may begin in a second in this process.
         wait_s: Seconds to wait for a call of the same key that is in progress elsewhere.
 

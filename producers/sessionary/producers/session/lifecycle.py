@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from sessionary.producers.context.error_info import error_message, to_error_info
+from sessionary.producers.context.error_info import CANCELLED, ending_of, error_message, to_error_info
 from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded
@@ -203,16 +203,21 @@ class Lifecycle:
             return
         if view.question is not None:
             self._core.detach()  # a person is asked: the question stays open, and another process takes the answer
-        elif error is None:
+            return
+        ending, message = ending_of(error), None if error is None else type(error).__name__
+        if ending == "done":
             self._send_closed(None, {})
+        elif ending == "cancelled":
+            end = self.cancel if view.local_state in _END_BY_STATE else self._send_closed
+            end(f"{CANCELLED} by {message}", {})
         elif isinstance(error, Exception):
             if view.local_state == "Active":
                 self.error(error, None, {})
             self._send_closed(error_message(error), {})
         elif view.local_state == "Idle":
-            self._send_closed(type(error).__name__, {})
+            self._send_closed(message, {})
         else:
-            self._send_forced(type(error).__name__, {})
+            self._send_forced(message, {})
 
     def _send_closed(self, message: str | None, metadata: EventMetadata) -> None:
         state = self._core.view.local_state

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from sessionary.producers.agents.agent import Agent
-from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.model_call import ModelCall, send_usage
 from sessionary.producers.context.scope import (
     BlockMetadata,
     EventMetadata,
@@ -320,9 +320,10 @@ class Session:
 
     | left by | Active | Paused | Error |
     |---|---|---|---|
-    | the end of the block | `closed` | `cancelled` | `unrecoverable` |
+    | its end, `sys.exit(0)`, a stream's reader | `closed` | `cancelled` | `unrecoverable` |
     | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
-    | `KeyboardInterrupt`, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
+    | a cancellation, `KeyboardInterrupt` | `cancelled` | `cancelled` | `forced` |
+    | `sys.exit(3)` | `abnormal_termination` | `cancelled` | `forced` |
 
     A session that was detached, that the processor has timed out, or that waits for a person's
     answer, is left as it is: see `ask`. In the block the session is the current one: see
@@ -497,6 +498,9 @@ class Session:
     ) -> str:
         """Report tokens and cost of one call of a model or a tool.
 
+        A figure that is no whole number is rounded or counts as 0, and `on_error` gets an
+        `Invalid`.
+
         Args:
             model: Name of the model.
             tokens_in: Tokens of the prompt.
@@ -510,12 +514,11 @@ class Session:
         Returns:
             The event's id. Raises as `emit` does.
         """
-        return self.core.send_event(
-            UsageRecorded(
-                model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
-            ),
-            envelope_fields(metadata) if metadata else NO_FIELDS,
+        core, fields = self.core, envelope_fields(metadata) if metadata else NO_FIELDS
+        usage = UsageRecorded(
+            model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
         )
+        return send_usage(usage, lambda usage: core.send_event(usage, fields), core.services.on_error)
 
     def message(self, role: str, content: str, *, name: str | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Append a turn to the conversation. The processor numbers the turns as it accepts them.

@@ -1,16 +1,14 @@
-"""Which failures may pass by themselves."""
+"""Exceptions as events carry them, and the endings that they make."""
 
-import errno
-import socket
+import asyncio
+import concurrent.futures
 import urllib.error
 from email.message import Message
-from http.client import IncompleteRead, RemoteDisconnected
 
 import pytest
 
-from sessionary.producers.context.error_info import is_retryable
-from sessionary.producers.durable.errors import ToolCallInProgress
-from sessionary.producers.errors import Unavailable
+from sessionary.producers.context.error_info import Ending, ending_of, to_error_info
+from sessionary.schemas.types import ErrorInfo
 
 
 def http_error(status: int) -> urllib.error.HTTPError:
@@ -33,24 +31,47 @@ class SaidError(Exception):
         self.retryable = retryable
 
 
-RETRYABLE = [
-    *(TimeoutError("slow"), ConnectionResetError("gone"), RemoteDisconnected("gone"), IncompleteRead(b"")),
-    *(socket.gaierror(-3, "again"), OSError(errno.EHOSTUNREACH, "no way"), urllib.error.URLError(TimeoutError("slow"))),
-    *(StatusError(429), StatusError(500), StatusError(503), http_error(429), http_error(502)),
-    *(Unavailable("silent", 1.0), SaidError(retryable=True), ToolCallInProgress("send", "k")),
+class GreenletExit(BaseException):
+    """As the package `greenlet` has it."""
+
+
+GreenletExit.__module__ = "greenlet"
+
+ENDINGS: list[tuple[BaseException | None, Ending]] = [
+    *((None, "done"), (GeneratorExit(), "done"), (SystemExit(), "done"), (SystemExit(0), "done")),
+    *((asyncio.CancelledError(), "cancelled"), (concurrent.futures.CancelledError(), "cancelled")),
+    *((KeyboardInterrupt(), "cancelled"), (GreenletExit(), "cancelled")),
+    *((SystemExit(3), "failed"), (SystemExit(143), "failed"), (SystemExit("no disk"), "failed")),
+    *((ValueError(), "failed"), (TimeoutError(), "failed"), (BaseException(), "failed"), (StopIteration(), "failed")),
+    (BaseExceptionGroup("all", [asyncio.CancelledError(), GeneratorExit()]), "cancelled"),
+    (BaseExceptionGroup("all", [asyncio.CancelledError(), ValueError()]), "failed"),
 ]
-FATAL = [
-    *(ValueError("bad"), TypeError("bad"), PermissionError("not yours"), FileNotFoundError("gone"), KeyError("gone")),
-    *(FileExistsError("there is one"), StatusError(400), StatusError(403), StatusError(404), StatusError(409)),
-    *(http_error(404), SaidError(retryable=False), KeyboardInterrupt(), urllib.error.URLError("unknown scheme")),
-]
 
 
-@pytest.mark.parametrize("error", RETRYABLE, ids=repr)
-def test_what_may_pass_is_retryable(error: BaseException) -> None:
-    assert is_retryable(error)
+@pytest.mark.parametrize(("error", "ending"), ENDINGS, ids=repr)
+def test_the_ending_of_a_block(error: BaseException | None, ending: Ending) -> None:
+    assert ending_of(error) == ending
 
 
-@pytest.mark.parametrize("error", FATAL, ids=repr)
-def test_everything_else_is_fatal(error: BaseException) -> None:
-    assert not is_retryable(error)
+def test_an_error_with_a_cancellation_as_its_cause_is_a_failure() -> None:
+    late = TimeoutError()
+    late.__cause__ = late.__context__ = asyncio.CancelledError()
+    assert ending_of(late) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "info"),
+    [
+        (ValueError("bad"), ErrorInfo("fatal", "ValueError", "bad")),
+        (StatusError(503), ErrorInfo("retryable", "StatusError", "answer 503")),
+        (asyncio.CancelledError(), ErrorInfo("retryable", "cancelled", "CancelledError: ")),
+        (KeyboardInterrupt(), ErrorInfo("retryable", "cancelled", "KeyboardInterrupt: ")),
+        (SystemExit(3), ErrorInfo("retryable", "SystemExit", "3")),
+        (SystemExit(404), ErrorInfo("retryable", "SystemExit", "404")),
+        (SystemExit(0), ErrorInfo("retryable", "cancelled", "SystemExit: 0")),
+    ],
+    ids=repr,
+)
+def test_an_error_as_an_event_has_it(error: BaseException, info: ErrorInfo) -> None:
+    assert to_error_info(error) == info
+    assert to_error_info(error, retryable=False) == info._replace(error_class="fatal")

@@ -1,6 +1,10 @@
 """`session.llm`: one call of a model as events."""
 
 import asyncio
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -78,18 +82,55 @@ def test_a_call_that_ends_while_the_session_is_held_reports_what_is_accepted_the
     assert [type(event.payload) for event in call_events(memory)] == [StepStarted, UsageRecorded]
 
 
-def test_an_invalid_value_raises_unless_the_block_raised() -> None:
+class Unshowable:
+    """A figure of which nothing can be read."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("figure", "counted"),
+    [
+        *((3.0, 3), (Decimal(3), 3), (Fraction(6, 2), 3), (True, 1)),
+        *((3.5, 4), (Decimal("2690.24"), 2_690)),
+        *((None, 0), ("3", 0), (-5, 0), (10**16, 0), (math.nan, 0), (math.inf, 0), ([3], 0), (Unshowable(), 0)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_figure_that_is_no_whole_number_is_told_and_raises_nothing(figure: Any, counted: int) -> None:
     errors: list[Exception] = []
-    client, _ = memory_client()
-    client.core.services = client.core.services._replace(on_error=errors.append)
+    client, memory = memory_client(on_error=errors.append)
     with client, client.session(user_id="u") as session:
-        with pytest.raises(Invalid, match="tokens_in"), session.llm("large") as call:
-            call.tokens_in = -5
-        assert errors == []
+        with session.llm("large") as call:
+            call.tokens_in = call.model_cost_usd_micros = figure
+            call.tokens_out = 7
+        session.usage(model="large", tokens_in=figure, tokens_out=7, tool_cost_usd_micros=figure)
         with pytest.raises(KeyError):
-            use_and_fail(session, -5, KeyError())
-        (error,) = errors
-        assert isinstance(error, Invalid)
+            use_and_fail(session, figure, KeyError())
+    usages = [event.payload for event in call_events(memory) if isinstance(event.payload, UsageRecorded)]
+    assert usages[:2] == [
+        UsageRecorded("large", counted, 7, counted, 0, is_timeout_retry=False),
+        UsageRecorded("large", counted, 7, 0, counted, is_timeout_retry=False),
+    ]
+    assert memory.rejections() == []
+    if not isinstance(figure, Unshowable) and figure == counted:
+        assert errors == []
+    else:
+        assert all(isinstance(error, Invalid) and f"counts as {counted}" in f"{error}" for error in errors)
+        assert len(errors) == len(usages)  # without a figure, a call that raised has none
+
+
+def test_another_fault_of_a_usage_is_raised() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        with pytest.raises(Invalid, match="300 characters"):
+            session.usage(model="m" * 300, tokens_in=3)
+        with session.llm("m" * 300):
+            pass
+        with pytest.raises(KeyError):
+            use_and_fail(session, 5, KeyError())
+    assert [type(event.payload) for event in call_events(memory)].count(UsageRecorded) == 2
 
 
 def test_a_misspelt_figure_is_an_error() -> None:

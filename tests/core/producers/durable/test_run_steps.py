@@ -220,9 +220,7 @@ def test_a_run_goes_on_after_its_process_died_with_an_empty_list_of_messages() -
     assert again.done == ["write", "publish"]
     assert RunResumed not in kinds(payloads(memory))
     retried = [payload for payload in payloads(memory) if isinstance(payload, StepStarted) and payload.attempt > 1]
-    assert [(step.name, step.reason) for step in retried] == [
-        ("write", "attempt 1 failed: KeyboardInterrupt (retryable)")
-    ]
+    assert [(step.name, step.reason) for step in retried] == [("write", "attempt 1 failed: cancelled (retryable)")]
     started = [payload for payload in payloads(memory) if isinstance(payload, StepStarted) and payload.name == "write"]
     assert [step.input_json for step in started] == ['{"args":["write",10]}'] * 2
     assert memory.rejections() == []

@@ -63,10 +63,12 @@ def error(session: Session) -> None:
         (nothing, ValueError, ["session_errored", "unrecoverable"]),
         (pause, ValueError, ["cancelled"]),
         (error, ValueError, ["unrecoverable"]),
-        (nothing, KeyboardInterrupt, ["abnormal_termination"]),
-        (nothing, SystemExit, ["abnormal_termination"]),
+        (nothing, KeyboardInterrupt, ["cancelled"]),
+        (nothing, BaseException, ["abnormal_termination"]),
         (pause, KeyboardInterrupt, ["cancelled"]),
+        (pause, BaseException, ["cancelled"]),
         (error, KeyboardInterrupt, ["forced"]),
+        (error, BaseException, ["forced"]),
     ],
 )
 def test_leaving_sends_the_legal_last_event(

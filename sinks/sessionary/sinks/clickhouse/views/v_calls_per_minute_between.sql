@@ -1,5 +1,5 @@
 -- All tool calls, reserved or not. Each event counts once, even if it was delivered again. A rejected event does not
--- count.
+-- count. A call that was cancelled is no failure.
 CREATE OR REPLACE VIEW {database}.v_calls_per_minute_between AS
 SELECT
     toStartOfMinute(at) AS time, tenant_id, service_id, tool_name, countIf(NOT is_failure) AS calls,
@@ -20,6 +20,7 @@ FROM
             (appended_at, source_offset)) AS is_kept
     FROM {database}.history
     WHERE event_type IN ('tool_call_started', 'tool_call_failed')
+        AND NOT (event_type = 'tool_call_failed' AND JSONExtractString(payload_json, 'error', 'code') = 'cancelled')
         AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
         AND (source_partition, source_offset, appended_at) NOT IN
         (

@@ -23,7 +23,7 @@ ALTER TABLE {database}.v_long_steps
     COMMENT COLUMN run_id 'run of the step',
     COMMENT COLUMN name 'name of the step, unique in its run',
     COMMENT COLUMN attempt 'number of the attempt, from 1',
-    COMMENT COLUMN state 'running, succeeded, failed or skipped',
+    COMMENT COLUMN state 'running, succeeded, failed, cancelled or skipped',
     COMMENT COLUMN started_at 'time of the beginning',
     COMMENT COLUMN finished_at 'time of the end; null while it runs',
     COMMENT COLUMN duration_s 'seconds from the beginning to the end, or until now';

@@ -4,7 +4,7 @@
 CREATE OR REPLACE VIEW {database}.v_steps AS
 SELECT
     updated_at AS time, step_id, run_id, tenant_id, session_id, name,
-    multiIf(ended_in != '', ended_in, attempt < last_attempt, 'interrupted', 'running') AS state, attempt,
+    multiIf(ended_in = 'failed' AND error_code = 'cancelled', 'cancelled', ended_in != '', ended_in, attempt < last_attempt, 'interrupted', 'running') AS state, attempt,
     input, output, error, error_class, error_code, started_at, finished_at,
     dateDiff('millisecond', started_at, finished_at) / 1e3 AS duration_s, is_input_known
 FROM
@@ -50,7 +50,7 @@ ALTER TABLE {database}.v_steps
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN name 'name of the step, unique in its run',
-    COMMENT COLUMN state 'running, succeeded, failed, skipped, or interrupted if a later attempt began before it ended',
+    COMMENT COLUMN state 'running, succeeded, failed, cancelled, skipped, or interrupted if a later attempt began before it ended',
     COMMENT COLUMN attempt 'number of the attempt, from 1; 0 if the step was skipped before any',
     COMMENT COLUMN input 'input as JSON; null if JSON cannot hold it, and once personal data has expired',
     COMMENT COLUMN output 'output as JSON; null once personal data has expired',

@@ -23,13 +23,14 @@ FROM
 (
     SELECT
         tenant_id, session_id, run_id, idem_key, (source_offset, 1, 0) AS place, true AS is_event, event_type, step_id, user_id,
-        service_id, name AS tool_name, state, number, side_effect, queryable, error_class, artifact_id,
+        service_id, name AS tool_name,
+        if(r.state = 'failed' AND error_code = 'cancelled', 'cancelled', r.state) AS state, number, side_effect, queryable, error_class, artifact_id,
         JSONExtract(payload_json, 'args_json', 'Nullable(String)') AS args,
         JSONExtract(payload_json, 'result_json', 'Nullable(String)') AS result,
         JSONExtractString(payload_json, 'error', 'message') AS error,
         JSONExtractString(payload_json, 'resolved_by') AS resolved_by,
         JSONExtractString(payload_json, 'tool_call_id') AS tool_call_id, toDateTime64(time, 6, 'UTC') AS at
-    FROM {database}.v_run_events
+    FROM {database}.v_run_events AS r
     WHERE subject = 'tool_call' AND idem_key != ''
     UNION ALL
     SELECT
@@ -57,7 +58,7 @@ ALTER TABLE {database}.v_tool_calls
     COMMENT COLUMN args 'arguments as JSON; null once personal data has expired',
     COMMENT COLUMN result 'whole result as JSON, if it succeeded; null once personal data has expired',
     COMMENT COLUMN artifact_id 'artifact that holds the result',
-    COMMENT COLUMN state 'running, succeeded, failed or unknown',
+    COMMENT COLUMN state 'running, succeeded, failed, cancelled or unknown',
     COMMENT COLUMN `try` 'number of the latest try, from 1',
     COMMENT COLUMN side_effect 'true if the call has a side effect',
     COMMENT COLUMN queryable 'true if the tool can be asked for the outcome later',
