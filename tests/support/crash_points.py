@@ -13,6 +13,7 @@ from sessionary.producers.ports import Ports
 GUARDED_PORTS: Final = {
     "transport": ("send",),
     "control": ("fetch_verdict",),
+    "tasks": ("fetch_task",),
     "runs": ("fetch_run", "fetch_steps", "fetch_step", "fetch_calls", "fetch_call"),
 }
 

@@ -118,9 +118,9 @@ _ASK_S = 10.0
 _END_ASK_S = 2.0  # a worker that ends waits no longer
 _PAUSE_S = 5.0  # before the function is called again
 _CALLS_MAX = 20_000  # of the function, as Kafka or the processor are away: a day and more
-# With these the work is not over: the next call of the function is answered from the record.
 _AWAY = (Unavailable, QueueFull, DeliveryFailed)
-_UNSETTLED = (ToolCallInProgress, ToolCallUnresolved)
+# With these the work is not over: the next call of the function is answered from the record.
+_UNSETTLED_OR_AWAY = (ToolCallInProgress, ToolCallUnresolved, *_AWAY)
 
 
 class TaskTimes(NamedTuple):
@@ -286,17 +286,13 @@ class TaskAttempt:
 
     def _call_until_done(self, function: TaskFunction, *, is_repeated: bool) -> Payload:
         """Return what the function came to; call it again if only its record is not to be had."""
-        open_call: str | None = None
         for number in range(_CALLS_MAX):
             try:
-                return RunCompleted(
-                    *self._call(function, self._go_on(open_call), is_repeated=is_repeated or number > 0)
-                )
+                known = self._go_on()
+                return RunCompleted(*self._call(function, known, is_repeated=is_repeated or number > 0))
             except TaskStopped:
                 raise
-            except _UNSETTLED as error:
-                open_call = error.idem_key
-            except _AWAY as error:
+            except _UNSETTLED_OR_AWAY as error:
                 if number + 1 == _CALLS_MAX:
                     return RunFailed(to_error_info(error))
                 self._pause()
@@ -308,32 +304,29 @@ class TaskAttempt:
                 return RunFailed(to_error_info(error))
         raise AssertionError("unreachable")
 
-    def _go_on(self, open_call: str | None) -> KnownRun:
+    def _go_on(self) -> KnownRun:
         """Return the task's records once all outcomes of its calls are known. Waits.
 
-        `open_call`: key of the call that the function has found open.
+        No call is at work here: one that is was a lost worker's, until its limit is over.
         """
         while True:
             with suppress(ToolCallUnresolved, Rejected, *_AWAY):
                 known = read_run(self._recorder, self._request.run_id)
                 if known is not None and known.run.state in FINISHED_STATES:
                     self._sender.stop(known.run.state)
-                elif known is not None and not _is_running(known, open_call):
+                elif known is not None and all(call.state != "running" for call in known.calls):
                     return self._run_flow(resume_run(self._recorder, known, self._fields))
             self._pause()
 
     def _pause(self) -> None:
         """Wait a little. Raises `TaskStopped`, and `Unavailable` if the worker stops."""
-        for raises in (self._sender.check, self._check_worker):
-            raises()
+        self._sender.check()
+        if self._is_stopped():
+            raise Unavailable("the worker stops", 1.0)
         if self._recorder.waits.pause is not None:
             self._recorder.waits.pause(_PAUSE_S)
         else:
             time.sleep(_PAUSE_S)
-
-    def _check_worker(self) -> None:
-        if self._is_stopped():
-            raise Unavailable("the worker stops", 1.0)
 
     def _run_flow(self, flow: Flow[KnownRun]) -> KnownRun:
         return run_flow(flow, self._recorder.waits.pause)
@@ -433,10 +426,6 @@ def _open_session(client: ClientCore, request: TaskRequest) -> SessionCore:
     core.detach()
     core.view.detached_runs.add(request.run_id)
     return core
-
-
-def _is_running(known: KnownRun, idem_key: str | None) -> bool:
-    return any(call.idem_key == idem_key and call.state == "running" for call in known.calls)
 
 
 _DONE = Receipt(None, None)
