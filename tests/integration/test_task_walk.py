@@ -1,4 +1,4 @@
-"""Workers as real processes, killed by SIGKILL at every crash point of a task: the next one goes on.
+"""Workers of a task as real processes, killed by SIGKILL at every crash point; others go on.
 
 The points are walked in five parts.
 """
@@ -16,7 +16,7 @@ import pytest
 from sessionary.producers import SessionClient
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
 from tests.style.project import ROOT
-from tests.support.crashing_task import SENT, SERVICE, TASK_TYPE, effects_of
+from tests.support.crashing_task import SENT, SERVICE, TASK_TYPE, effects_in
 from tests.support.crashing_workflow import Ended, Job, read_ended
 from tests.support.pipelines import environment
 
@@ -66,6 +66,6 @@ def test_a_worker_that_is_killed_anywhere_repeats_no_effect(pipeline: PipelineRi
         for job in (whole, *jobs):
             found = client.get_task_results(job.issue)
             assert found.get("result") == [3, "sent", "sent"], (job.point, found)
-            sent = effects_of(effects, job.issue)
+            sent = effects_in(effects / job.issue)
             assert [text for _, text in sent] == SENT, job.point
             assert len(dict(sent)) == len(SENT), job.point

@@ -25,16 +25,45 @@ SENT = [*ITEMS, "done", "done"]
 TIMES = TaskTimes(beat_s=1.0, lease_s=8.0)
 
 
-def effects_of(folder: Path, task_id: str) -> list[tuple[str, str]]:
+def effects_in(file: Path) -> list[tuple[str, str]]:
     """Return key and text of each effect of a task, in order."""
-    file = folder / task_id
     lines = file.read_text("utf-8").splitlines() if file.exists() else []
     return [(key, text) for key, _, text in (line.partition(" ") for line in lines)]
 
 
+class Service:
+    """The effects of the one task of this process. The next worker asks before the work."""
+
+    life = Life(None)
+    file = Path()
+
+
+def _find(key: str) -> TookEffect | None:
+    return TookEffect("sent") if key in dict(effects_in(Service.file)) else None
+
+
+@tool(effect="write", deadline=5, query=_find)
+def send(text: str) -> str:
+    """Make an effect, between two crash points."""
+    Service.life.cross("before the effect")
+    with Service.file.open("a", encoding="utf-8") as file:
+        file.write(f"{current_tool_key()} {text}\n")
+    Service.life.cross("after the effect")
+    return "sent"
+
+
+def walk(ctx: TaskContext, _given: Json) -> Json:
+    """Work through a list, and make equal calls."""
+    first: Json = ctx.run.step("prepare", lambda: len(ITEMS))
+    for item in ctx.run.items(ITEMS, name="list", every=2):
+        send(item)
+    return [first, send("done"), send("done")]
+
+
 def work(job: Job, folder: Path) -> int:
     """Carry a task out, until the crash point; return an exit code."""
-    life, effects = Life(job.point if job.point >= 0 else None, lambda: os.kill(os.getpid(), signal.SIGKILL)), job.url
+    life = Life(job.point if job.point >= 0 else None, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    Service.life, Service.file = life, Path(job.url, job.issue)
     guard_kafka(life)
     os.environ["SESSIONARY_SPOOL_DIR"] = str(folder / f"{job.issue}-spool")
     request = TaskRequest(
@@ -43,28 +72,9 @@ def work(job: Job, folder: Path) -> int:
     )
     # All workers have one name.
     with SessionClient(tenant_id=TENANT, service_id=SERVICE, agent_id="worker") as client:
-        TaskAttempt(client.core, request, lambda: False, TIMES).carry_out({TASK_TYPE: _function(life, Path(effects))})
+        TaskAttempt(client.core, request, lambda: False, TIMES).carry_out({TASK_TYPE: walk})
     sys.stdout.write(f"crossed {len(life.crossed)}\n")
     return 0
-
-
-def _function(life: Life, folder: Path) -> object:
-    def send(text: str, task_id: str) -> str:
-        with (folder / task_id).open("a", encoding="utf-8") as file:
-            file.write(f"{current_tool_key()} {text}\n")
-        return "sent"
-
-    def walk(ctx: TaskContext, _given: Json) -> Json:
-        def find(key: str) -> TookEffect | None:
-            return TookEffect("sent") if key in dict(effects_of(folder, ctx.task_id)) else None
-
-        send_text = tool(name="send", effect="write", deadline=5, query=find)(life.guard("send", send))
-        first: Json = ctx.run.step("prepare", lambda: len(ITEMS))
-        for item in ctx.run.items(ITEMS, name="list", every=2):
-            send_text(item, ctx.task_id)
-        return [first, *(send_text("done", ctx.task_id) for _ in range(2))]
-
-    return walk
 
 
 if __name__ == "__main__":

@@ -162,6 +162,7 @@ class TaskAttempt:
         self._recorder = self._core.recorder()
         self._keeper = ValueKeeper(client.artifacts, self._sender, client.on_error)
         self._fields = EnvelopeFields(run_id=request.run_id)
+        self._reported = set[str]()  # keys of calls for which a person was asked
         self._began_us = 0
         self._claimed_s = 0.0  # before the claim was sent, so before the lease began
 
@@ -206,7 +207,8 @@ class TaskAttempt:
                 try:
                     if self._take_over():
                         return True
-                except (ToolCallUnresolved, Rejected):
+                except (ToolCallUnresolved, Rejected) as error:
+                    self._report_open(error)
                     unchanged_s = self._clock_s()  # a person decides, or another worker was faster
         return None
 
@@ -310,13 +312,21 @@ class TaskAttempt:
         No call is at work here: one that is was a lost worker's, until its limit is over.
         """
         while True:
-            with suppress(ToolCallUnresolved, Rejected, *_AWAY):
+            try:
                 known = read_run(self._recorder, self._request.run_id)
                 if known is not None and known.run.state in FINISHED_STATES:
                     self._sender.stop(known.run.state)
                 elif known is not None and all(call.state != "running" for call in known.calls):
                     return self._run_flow(resume_run(self._recorder, known, self._fields))
+            except (ToolCallUnresolved, Rejected, *_AWAY) as error:
+                self._report_open(error)
             self._pause()
+
+    def _report_open(self, error: SessionaryError) -> None:
+        """Report that the task waits for a person, once per call."""
+        if isinstance(error, ToolCallUnresolved) and error.idem_key not in self._reported:
+            self._reported.add(error.idem_key)
+            self._client.on_error(error)
 
     def _pause(self) -> None:
         """Wait a little. Raises `TaskStopped`, and `Unavailable` if the worker stops."""

@@ -613,6 +613,7 @@ def test_a_function_that_takes_no_notice_of_an_open_call_is_called_again() -> No
     attempt._recorder = attempt._recorder._replace(waits=attempt._recorder.waits._replace(pause=decided))
     attempt.carry_out({"work": work})
     assert effects == ["one"]
+    assert [type(error) for error in stage.errors] == [ToolCallUnresolved]
     assert stage.client.get_task_results(task_id)["result"] == "it did"
 
 
