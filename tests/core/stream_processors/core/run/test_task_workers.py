@@ -25,7 +25,7 @@ class WorkersRig:
         return self.rig.send(sender, event_type, {"run_id": "r1"}, **fields)
 
     def claim(self, mode: str = "detached") -> None:
-        assert self.say(self.first, "run_started", mode=mode) == "applied"
+        assert self.say(self.first, "run_started", mode=mode, plan_json=None) == "applied"
         assert self.say(self.first, "run_running", progress=None) == "applied"
 
     def hand_over(self) -> None:
