@@ -15,7 +15,7 @@ from sessionary.producers.tasks import TaskContext, task
 
 @task("model_training")
 def train(ctx: TaskContext, given: dict[str, Json]) -> dict[str, Json]:
-    """Stand in for a training that takes hours. A worker calls this, and the next one if it dies."""
+    """Stand in for a training that takes hours. A worker calls this; if it dies, the next one."""
     losses: list[float] = []
     for epoch in range(given["epochs"]):
         losses.append(ctx.run.step("epoch", train_epoch, epoch))  # an epoch that is done is not trained again

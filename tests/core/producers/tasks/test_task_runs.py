@@ -264,7 +264,7 @@ def test_a_worker_whose_lease_is_over_is_told_by_its_beats_and_every_verb() -> N
             lambda: session.start_task("late"),
         )
         for verb in verbs:
-            with pytest.raises(TaskStopped, match="is completed|is another worker's now"):
+            with pytest.raises(TaskStopped, match=r"is completed|is another worker's now"):
                 verb()
             told.append("told")
         return "late"
