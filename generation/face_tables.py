@@ -91,8 +91,9 @@ CLIENT: Final = Face(
     {
         **dict.fromkeys(("create", "attach", "claim"), "flow"),
         **dict.fromkeys(("conversation", "check_task_status", "get_task_results"), "wait"),
-        **dict.fromkeys(("get_intermediate_results", "find_task", "flush", "close"), "wait"),
-        "watch_task": "iterate",
+        **dict.fromkeys(("get_intermediate_results", "find_task", "cancel_task"), "wait"),
+        **dict.fromkeys(("flush", "close"), "wait"),
+        **dict.fromkeys(("watch_task", "list_tasks"), "iterate"),
     },
     {
         r"^ *from sessionary\.producers\.(follower|session\.(async_)?session) .*\n": "",

@@ -15,12 +15,17 @@ from sessionary.producers.tasks import TaskContext, task
 
 @task("model_training")
 def train(ctx: TaskContext, given: dict[str, Json]) -> dict[str, Json]:
-    """Stand in for a training that takes hours. A worker calls this."""
+    """Stand in for a training that takes hours. A worker calls this; if it dies, the next one."""
     losses: list[float] = []
     for epoch in range(given["epochs"]):
-        losses.append(1 / (epoch + 1))
+        losses.append(ctx.run.step("epoch", train_epoch, epoch))  # an epoch that is done is not trained again
         ctx.report_progress(epoch + 1, given["epochs"], f"Step {epoch + 1}/{given['epochs']}")
     return {"model_name": given["model_name"], "loss": losses[-1]}
+
+
+def train_epoch(epoch: int) -> float:
+    """Stand in for one epoch; return its loss."""
+    return 1 / (epoch + 1)
 
 
 @tool(effect="write")

@@ -15,6 +15,8 @@ READABLE_MS = 30 * DAY_MS
 OPEN_MAX = 64
 # Types that can name a run; the others are about the session itself.
 RUN_TYPES = (ACTIVE_TYPES | {*COMPLETIONS, "checkpoint_saved"}) - {"state_updated", "session_activity"}
+# Those of a task that any process may send.
+ANY_WORKERS = {*COMPLETIONS, *DELETIONS, "run_cancelled", "run_paused", "run_resumed"}
 OWN_TYPES = {kind for kind in ACTIVE_TYPES if kind.startswith(("run_", "plan_"))}
 
 
@@ -109,6 +111,8 @@ class RunModel(QuotaModel):
             return
         self.check_run(run, row, kind, envelope, fields)
         child = self.judge_child(key, row, run, kind, envelope, fields)
+        if run["mode"] == "detached" and (kind == "run_started" or (kind == "run_resumed" and run["holder"])):
+            run["holder"] = envelope["producer_id"] if run["state"] != "failed" else None
         self.move_run(key, name, run, kind, fields)
         if child:
             self.keep_child(key, *child)
@@ -148,6 +152,7 @@ class RunModel(QuotaModel):
             "checkpoint": None,  # the last one's fields in their order, without its data
             "task_type": fields["task_type"],
             "claim": None,
+            "holder": None,  # the process that works on a task
         }
         self.ask_quota(name, kind, None)
 
@@ -159,11 +164,13 @@ class RunModel(QuotaModel):
             "run_rejected": (),
             "run_started": ("queued",),
             "run_running": ("started", "running"),
-            "run_paused": ("running",),
+            "run_paused": ("started", "running"),
             "run_resumed": ("paused", "failed"),
             "run_completed": ("running",),
             "run_failed": ("running", "paused"),
         }
+        if run["holder"] not in (None, envelope["producer_id"]) and is_open(run) and kind not in ANY_WORKERS:
+            raise Rejection("task_taken_over")
         is_reported = is_reserved(kind, fields) and kind != "tool_call_started"  # its outcome may come at any time
         if (
             not is_reported

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,9 +41,12 @@ class Ended(NamedTuple):
     crossed: int
 
 
-def work(job: Job, folder: Path) -> int:
-    """Work as the example does, until the crash point; return an exit code."""
-    life = Life(job.point if job.point >= 0 else None, lambda: os.kill(os.getpid(), signal.SIGKILL))
+Work = Callable[[Job, Path], int]
+"""Works on a job, with files in a folder; returns an exit code."""
+
+
+def guard_kafka(life: Life) -> None:
+    """Let all that leaves this process cross crash points."""
     make_ports = kafka_ports.kafka_ports
 
     def guarded_ports(*args: Any) -> Any:
@@ -51,6 +54,12 @@ def work(job: Job, folder: Path) -> int:
         return ports._replace(**life.guard_ports(ports))
 
     vars(kafka_ports)["kafka_ports"] = guarded_ports
+
+
+def work(job: Job, folder: Path) -> int:
+    """Work as the example does, until the crash point; return an exit code."""
+    life = Life(job.point if job.point >= 0 else None, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    guard_kafka(life)
     vars(workflow)["ask_service"] = life.guard("HTTP request", workflow.ask_service)
     vars(workflow)["Tools"] = partial(workflow.Tools, asks=job.asks)
     # A process starts with the spool of the one that worked on its issue before.
@@ -64,7 +73,7 @@ def work(job: Job, folder: Path) -> int:
     return 0
 
 
-def start(job: Job, folder: Path) -> int:
+def start(job: Job, folder: Path, work: Work) -> int:
     """Fork a process for a job; return its id."""
     pid = os.fork()
     if pid:
@@ -84,7 +93,7 @@ def log_of(job: Job, folder: Path) -> Path:
     return folder / f"{job.issue}.log"
 
 
-def main(folder: str, jobs: str) -> None:
+def main(folder: str, jobs: str, work: Work = work) -> None:
     """Do all jobs, some at once."""
     left = [Job(*job) for job in json.loads(Path(jobs).read_text("utf-8"))]
     running: dict[int, Job] = {}
@@ -92,7 +101,7 @@ def main(folder: str, jobs: str) -> None:
     while left or running:
         while left and len(running) < AT_ONCE:
             job = left.pop(0)
-            running[start(job, Path(folder))] = job
+            running[start(job, Path(folder), work)] = job
         pid, status = os.wait()
         job = running.pop(pid)
         lines = log_of(job, Path(folder)).read_text("utf-8").splitlines()

@@ -496,6 +496,49 @@ class SessionClient:
         """
         return TaskReads(self.core).watch(task_id)
 
+    def list_tasks(self, *, user: str | None = None, state: str | None = None) -> Iterator[TaskView]:
+        """Yield the tenant's tasks that are open, or finished and still kept; in any order.
+
+        They are asked for in parts of 100, while the caller takes them: a task that begins
+        meanwhile may be missing. The views have no result and no plan: ask for these by the id.
+        With a token of one user, only that user's tasks are listed.
+
+            for view in client.list_tasks(user="u1", state="running"):
+                print(view.task_id, view.progress)
+
+        Args:
+            user: Only tasks of this user; default: of all.
+            state: Only tasks in this state: queued, started, running, paused, completed, failed or
+                cancelled. A task that waits for a worker is queued.
+
+        Raises as `check_task_status`, and `Invalid` for an unknown state or an empty user.
+        """
+        return TaskReads(self.core).list_all(user, state)
+
+    def cancel_task(self, task_id: str, reason: str | None = None) -> dict[str, Json]:
+        """Cancel a task: `{"task_id", "status": "cancelled"}`, once the processor has done it.
+
+        Any process of the tenant may. What the task's worker sends from then on is rejected. The
+        worker learns of it within a beat (5 s), or when it next calls a tool: then the verbs of the
+        task raise `TaskStopped`, `ctx.is_cancelled` is true, and a coroutine function is cancelled.
+        A call of a tool that has begun is not interrupted.
+
+        For a task that is over: `{"error": "task already cancelled"}`, or `{"error": "task not
+        cancelled. Current status: …"}`. Other answers are those of `check_task_status`.
+
+        Args:
+            task_id: The task.
+            reason: Why, for people.
+
+        Raises as `check_task_status`, and:
+            Unavailable: Kafka does not acknowledge the request, or there is no verdict on it. The
+                same call may be repeated.
+            Rejected: The processor rejects the request.
+            Invalid: The reason is no text that an event can carry.
+            ClientClosed: The client is closed.
+        """
+        return TaskReads(self.core).cancel(task_id, reason)
+
     def on_cleanup(self, handler: CleanupHandler) -> None:
         """Release the resources of this service's ended sessions. Call once per client.
 

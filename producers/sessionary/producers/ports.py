@@ -304,6 +304,8 @@ class TaskView(NamedTuple):
     last_event_ms: int
     version: str  # differs after each change
     verdict: "Verdict | None" = None  # only if one was asked for
+    holder: str | None = None  # the producer id of the worker that has it; None without one
+    user_id: str | None = None  # only in a list, which has no result and no plan
 
 
 class TaskQuestion(NamedTuple):
@@ -313,13 +315,37 @@ class TaskQuestion(NamedTuple):
     after: tuple[int, int] | None = None  # wait for the verdict on the event at (partition, offset)
 
 
+class TaskFilter(NamedTuple):
+    """Which tasks a list has; None: all."""
+
+    user_id: str | None = None
+    state: str | None = None  # as in `TaskView`
+    limit: int = 100  # at most so many in a part, from 1 to 1,000
+    cursor: str | None = None  # `TaskPart.next_cursor` of the part before
+
+
+class TaskPart(NamedTuple):
+    """A part of a list of tasks, and the cursor of the next one; None if it was the last."""
+
+    tasks: Sequence[TaskView]
+    next_cursor: str | None
+
+
 class TaskLookup(Protocol):
-    """Asks the processor about one task. Thread-safe; blocks."""
+    """Asks the processor about tasks of the client's tenant. Thread-safe; blocks."""
 
     def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
         """Return a task by its id; None if the tenant has no such task.
 
         Raises `RunGone` if it vanished; `AuthenticationFailed`, `SettingsError`, `Unavailable`.
+        """
+        ...
+
+    def fetch_tasks(self, wanted: TaskFilter, timeout_s: float) -> TaskPart:
+        """Return a part of the list of the tenant's open and finished tasks.
+
+        Raises `Invalid`, `AuthenticationFailed`, `SettingsError`, and `Unavailable` if a partition
+        does not answer.
         """
         ...
 
@@ -441,7 +467,9 @@ __all__ = [
     "SessionView",
     "StateStream",
     "TaskConsumer",
+    "TaskFilter",
     "TaskLookup",
+    "TaskPart",
     "TaskQuestion",
     "TaskView",
     "Transport",

@@ -187,5 +187,6 @@ RejectionReason = Literal[
     "unknown_agent",
     "task_done",
     "bad_signature",
+    "task_taken_over",
 ]
 """The reason of a rejection; the only list of reasons."""

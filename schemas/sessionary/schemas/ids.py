@@ -263,12 +263,14 @@ def creation_ms(session_id: str) -> int | None:
     return int(session_id[:8] + session_id[9:13], 16) if session_id[14] == "7" else None
 
 
-def new_task_id(session: SessionKey) -> str:
+def new_task_id(session: SessionKey, name: str | None = None) -> str:
     """Make the id of a task of a session: a UUIDv8 that begins with the hash of the session's key.
 
-    So the partition of its session follows from a task's id.
+    So the partition of its session follows from a task's id. Equal names give equal ids; None: the
+    id is random.
     """
-    value = murmur2(session.encoded()) << 96 | secrets.randbits(96)
+    rest = secrets.randbits(96) if name is None else uuid.UUID(derived_id(*session, name)).int & (1 << 96) - 1
+    value = murmur2(session.encoded()) << 96 | rest
     value = value & ~(0xF << 76 | 0b11 << 62) | 0x8 << 76 | 0b10 << 62
     return str(uuid.UUID(int=value))
 

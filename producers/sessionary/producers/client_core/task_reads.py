@@ -1,4 +1,7 @@
-"""A client's reads of tasks. A task's id is sufficient, in any process of its tenant."""
+"""A client's reads of tasks, and their cancellation, in any process of the tenant.
+
+A task's id is sufficient.
+"""
 
 import contextlib
 import json
@@ -7,10 +10,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sessionary.producers.client_core.core import ClientCore
+from sessionary.producers.context.scope import current_traceparent
+from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.large_values import INTERMEDIATE, load_value
-from sessionary.producers.errors import ArtifactDeleted, RunGone, SessionLost, SettingsError
-from sessionary.producers.ports import Json, TaskQuestion, TaskView
+from sessionary.producers.durable.recorder import wait_recorded
+from sessionary.producers.errors import ArtifactDeleted, Invalid, Rejected, RunGone, SessionLost, SettingsError
+from sessionary.producers.ports import Json, TaskFilter, TaskLookup, TaskQuestion, TaskView
 from sessionary.producers.run_ports import FINISHED_STATES
+from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.verdicts.local_checks import check_user
+from sessionary.schemas.events import RunCancelled
+from sessionary.schemas.ids import SessionKey
 
 if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
@@ -60,7 +70,21 @@ def result_answer(task_id: str, view: TaskView | None, load: Callable[[str], Jso
     return {"task_id": task_id, "status": "completed", "result": result}
 
 
+def cancelled_answer(task_id: str, view: TaskView | None, *, by_this_call: bool) -> dict[str, Json]:
+    """Return the outcome of a cancellation: task_id and status; or an error.
+
+    `view`: the task after it.
+    """
+    if view is None:
+        return {"error": NOT_FOUND}
+    if view.state != "cancelled":
+        return {"error": f"task not cancelled. Current status: {status_of(view)}"}
+    return {"task_id": task_id, "status": "cancelled"} if by_this_call else {"error": "task already cancelled"}
+
+
 _WATCH_S = 10.0  # how long one question waits for a change
+_STATES: Final = ("queued", "started", "running", "paused", *sorted(FINISHED_STATES))
+_PART: Final = 100  # tasks of a list that are asked for at once
 
 
 class TaskReads:
@@ -112,6 +136,43 @@ class TaskReads:
             view = self._ask_task(task_id, TaskQuestion(seen=seen), _WATCH_S)
         raise SessionLost(f"task {task_id} is not known")
 
+    def list_all(self, user: str | None, state: str | None) -> Iterator[TaskView]:
+        """Return the tenant's tasks, part by part. Raises as `SessionClient.list_tasks`."""
+        if state is not None and state not in _STATES:
+            raise Invalid("invalid_value", f"state is {state!r}: use one of {', '.join(_STATES)}")
+        if user is not None:
+            check_user(user)
+        return self._list_parts(TaskFilter(user, state, _PART))
+
+    def _list_parts(self, wanted: TaskFilter) -> Iterator[TaskView]:
+        while True:
+            part = self._lookup().fetch_tasks(wanted, self._core.settings.verdict_timeout_s)
+            yield from part.tasks
+            if part.next_cursor is None:
+                return
+            wanted = wanted._replace(cursor=part.next_cursor)
+
+    def cancel(self, task_id: str, reason: str | None) -> dict[str, Json]:
+        """Cancel a task. Raises as `SessionClient.cancel_task`."""
+        timeout_s = self._core.settings.verdict_timeout_s
+        try:
+            view = self.find(task_id)
+            if view is None or view.state in FINISHED_STATES:
+                return cancelled_answer(task_id, view, by_this_call=False)
+            emitter = self._core.new_emitter(SessionKey(self._core.tenant_id, view.session_id), None, ())
+            sent = PendingVerdict("cancel_task", "run_cancelled", "")
+            fields = EnvelopeFields(run_id=view.task_id, traceparent=current_traceparent())
+            sent.event_id = emitter.emit(RunCancelled(reason), fields, sent.on_receipt)
+            log_position = wait_recorded(sent, "run_cancelled", timeout_s)
+            view = self._ask_task(task_id, TaskQuestion(after=log_position))
+        except RunGone:
+            return {"error": GONE}
+        if view is None or view.verdict is None:
+            return cancelled_answer(task_id, view, by_this_call=True)
+        if view.verdict.reason is not None and view.state not in FINISHED_STATES:
+            raise Rejected("run_cancelled", view.verdict.reason)
+        return cancelled_answer(task_id, view, by_this_call=view.verdict.applied)
+
     def _load_intermediate(self, view: TaskView) -> dict[str, Json]:
         runs, library = self._core.ports.runs, self._core.artifacts
         if runs is None:
@@ -130,11 +191,15 @@ class TaskReads:
         return {} if library is None else dict(_load_kept(library, saved))
 
     def _ask_task(self, task_id: str, question: TaskQuestion, timeout_s: float | None = None) -> TaskView | None:
+        lookup = self._lookup()
+        wait_s = self._core.settings.verdict_timeout_s if timeout_s is None else timeout_s
+        return lookup.fetch_task(task_id.lower(), wait_s, question)
+
+    def _lookup(self) -> TaskLookup:
         self._core.reopen_in_child()
         if self._core.ports.tasks is None:
             raise SettingsError("this client has no control API to ask about tasks")
-        wait_s = self._core.settings.verdict_timeout_s if timeout_s is None else timeout_s
-        return self._core.ports.tasks.fetch_task(task_id.lower(), wait_s, question)
+        return self._core.ports.tasks
 
 
 def _load_kept(library: "ArtifactLibrary", references: Mapping[str, str]) -> Iterator[tuple[str, Json]]:

@@ -17,6 +17,8 @@ from sessionary.producers.ports import (
     KnownSession,
     SessionChanges,
     SessionView,
+    TaskFilter,
+    TaskPart,
     TaskQuestion,
     TaskView,
     Verdict,
@@ -26,6 +28,7 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas import types
 from sessionary.schemas.http.control_servers import ControlServers, Unanswered
 from sessionary.schemas.http.kept_connections import HttpResponse, OpenResponse, Request
+from sessionary.schemas.ids import partition_of_task
 from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Rejection
 
 _WAIT_MS_MAX = 10_000
@@ -172,6 +175,26 @@ class HttpControl:
                 raise
             except SessionLost:
                 return None
+            except Unavailable as error:
+                pause_s = min(error.retry_after_s, _RETRY_S_MAX)
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+                time.sleep(pause_s)
+
+    def fetch_tasks(self, wanted: TaskFilter, timeout_s: float) -> TaskPart:
+        """Return a part of the list of the tenant's open and finished tasks.
+
+        Asks until all partitions answer, or `timeout_s` is over. Raises `AuthenticationFailed`,
+        `Invalid`, `Unavailable`, `SettingsError`.
+        """
+        named = {"user_id": wanted.user_id, "state": wanted.state, "cursor": wanted.cursor}
+        filters = {name: value for name, value in named.items() if value is not None}
+        filters |= {"mode": "detached", "limit": f"{wanted.limit}"}
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                found = self.fetch_runs(filters, max(deadline - time.monotonic(), 0.0) + _NETWORK_MARGIN_S)
+                return self.parse_document(found, parse_tasks, "a list of runs")
             except Unavailable as error:
                 pause_s = min(error.retry_after_s, _RETRY_S_MAX)
                 if time.monotonic() + pause_s >= deadline:
@@ -342,16 +365,29 @@ def parse_task(body: dict[str, Any]) -> TaskView:
         task_type=body["task_type"],
         state=body["state"],
         progress=body["progress"],
-        result_json=body["result_json"],
-        artifact_id=body["artifact_id"],
+        result_json=body.get("result_json"),
+        artifact_id=body.get("artifact_id"),
         error=parse_error(body["error"]),
-        plan_json=body["plan_json"],
+        plan_json=body.get("plan_json"),
         created_ms=int(body["created_ms"]),
         entered_ms=int(body["entered_ms"]),
         last_event_ms=int(body["last_event_ms"]),
         version=body["version"],
         verdict=parse_verdict(body.get("verdict")),
+        holder=body.get("holder"),
+        user_id=body.get("user_id"),
     )
+
+
+def parse_tasks(body: dict[str, Any]) -> TaskPart:
+    """Return the tasks in the API's list of runs.
+
+    Raises `KeyError`, `TypeError`, `ValueError`, and `Unavailable` if the list is not complete.
+    """
+    if missing := body["missing_partitions"]:
+        raise Unavailable(f"no worker answers for the partitions {', '.join(map(str, missing))}", 1.0)
+    tasks = [parse_task({"version": "", **each}) for each in body["runs"] if partition_of_task(each["run_id"], 1) == 0]
+    return TaskPart(tasks, body["next_cursor"])
 
 
 def _parse_rejections(documents: Sequence[dict[str, Any]]) -> tuple[Rejection, ...]:

@@ -6,6 +6,7 @@ SessionaryError
 └── ProducerError
     ├── RunNotFound(run_id)        a run that is to be resumed does not exist
     ├── RunOver(run_id, state)     a run cannot continue: it failed for good, or was cancelled
+    ├── TaskStopped(task_id, state)  a worker's task was cancelled, or is another worker's now
     ├── QuotaExceeded(limit, tenant_id)  over the tenant's quota of runs, sessions or tokens
     └── ToolCallError(idem_key)    a recorded tool call was not made, or its outcome not recorded
         ├── ToolCallInProgress     another process makes it
@@ -68,6 +69,23 @@ class RunOver(ProducerError):
         self.run_id = run_id
         self.state = state
         self.error = error
+
+
+class TaskStopped(ProducerError):
+    """The task that this code works on is over, or is another worker's: nothing more of it counts.
+
+    Every verb of the task and of its session raises it from then on. Let it leave the function.
+
+    Attributes:
+        task_id: The task.
+        state: `cancelled`, `failed` or `completed`; `taken_over` if another worker has the task.
+    """
+
+    def __init__(self, task_id: str, state: str) -> None:
+        why = "is another worker's now" if state == "taken_over" else f"is {state}"
+        super().__init__(f"task {task_id} {why}: what this worker still sends of it is rejected, so stop the work")
+        self.task_id = task_id
+        self.state = state
 
 
 class QuotaExceeded(ProducerError):

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, overload
@@ -382,7 +383,9 @@ class Run(ReportedBlock):
     ) -> str:
         """Record how far the run got, so that it can resume there. Returns the checkpoint's id.
 
-        `items` and tools with an effect save checkpoints by themselves.
+        `items` and tools with an effect save checkpoints by themselves. A run remembers its last
+        checkpoint: within the loop over `items`, one without a `processed_count` has the list as
+        its operation and the list's place, and names its own operation as the stage.
 
         Args:
             kind: The point that the run has reached, if it is one of the usual points: `plan_made`,
@@ -400,7 +403,7 @@ class Run(ReportedBlock):
         checkpoint_id = str(uuid.uuid4())
         data_json = None if data is None else to_json_text(data, "data")
         parts = (stage, processed_count, last_item_id, bytes_written, data_json, kind)
-        self._send(CheckpointSaved(checkpoint_id, operation, *parts))
+        self._send(self._steps.progress.keep_place(CheckpointSaved(checkpoint_id, operation, *parts)))
         return checkpoint_id
 
     def resume_plan(self) -> ResumePlan:
@@ -486,6 +489,16 @@ class Run(ReportedBlock):
     def _enter_metadata(self) -> None:
         self._metadata = added_metadata(self._reporter.session_id, self._inner_metadata(), self._steps.place())
         self._metadata.__enter__()
+
+    def continued(self, known: KnownRun) -> AbstractContextManager[None]:
+        """Return a block in which the run continues from its records.
+
+        It neither begins nor ends the run: the worker of a task does. Blocks while it asks for the
+        run's artifacts. Raises as `RunReads` does.
+        """
+        self._adopt(known)
+        self._count_known(known, self._read_artifact_ids(known))
+        return added_metadata(self._reporter.session_id, self._inner_metadata(), self._steps.place())
 
     def _enter_judged(self) -> Flow[None]:
         """Resume the run if it has begun before, else begin it; both are judged first."""

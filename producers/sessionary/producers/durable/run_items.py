@@ -61,16 +61,24 @@ class RunProgress:
         saved = CheckpointSaved(str(uuid.uuid4()), place.name, processed_count=place.done, last_item_id=place.item_id)
         self.recorder.send_acknowledged(saved, self._fields)
 
+    def keep_place(self, saved: CheckpointSaved) -> CheckpointSaved:
+        """Return a checkpoint with the place in the list that is worked through, if there is one.
+
+        A run has only its last checkpoint: without the place a resumed list would begin again.
+        """
+        if self.current is None or saved.processed_count is not None:
+            return saved
+        name, done, item_id = self.current
+        stage = saved.operation if saved.stage is None else saved.stage
+        return saved._replace(operation=name, stage=stage, processed_count=done, last_item_id=item_id)
+
     def save_border(self, tool_name: str, side: str, idem_key: str, fields: EnvelopeFields) -> None:
         """Save that a tool with an effect is about to be called, or was. Raises nothing.
 
         In a list the checkpoint is the list's, so that a resumed run finds the list's position.
         """
         stage = f"{side} call {tool_name}: {idem_key}"[:NAME_CHARACTERS_MAX]
-        saved = CheckpointSaved(str(uuid.uuid4()), tool_name, stage)
-        if self.current is not None:
-            name, done, item_id = self.current
-            saved = saved._replace(operation=name, processed_count=done, last_item_id=item_id)
+        saved = self.keep_place(CheckpointSaved(str(uuid.uuid4()), tool_name, stage))
         if side == "after":
             saved = saved._replace(kind="tool_calls_done")
         try:

@@ -727,6 +727,9 @@ class AsyncSession(OpenedLater):
         sufficient for `AsyncSessionClient.check_task_status` and the like. With quotas the task may
         have to wait.
 
+        A run or task asks for each of its tasks once: called again after a crash, with the same
+        type and input in the same order, it returns the id of the task of before.
+
         Args:
             task_type: Name of the function, as the workers know it.
             input: The task's input, as JSON can hold it.

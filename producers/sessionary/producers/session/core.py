@@ -384,7 +384,8 @@ class SessionCore:
             known.detached = True
             self.beats.stop()
             raise self._note_fenced(f"{view.holder}", view.epoch, view.owner_service)
-        known.fenced_by = known.followed = None
+        known.followed = None
+        known.fenced_by = None if known.stopped is None else known.fenced_by
         self._note_view(view)
         emitter.epoch = view.epoch
         emitter.add_data_classes(view.data_classes)

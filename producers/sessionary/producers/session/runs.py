@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from sessionary.producers.context.run_beats import RunBeats
-from sessionary.producers.context.scope import EventMetadata, envelope_fields
+from sessionary.producers.context.scope import EventMetadata, WorkContext, current_scope, envelope_fields
+from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
-from sessionary.producers.errors import Invalid, StateMismatch, Unavailable
+from sessionary.producers.errors import Invalid, RunGone, StateMismatch, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.run_ports import ArtifactView, ExecutionView
@@ -57,10 +58,50 @@ class Runs:
         return self._new_run(run_id, None, metadata, resume=True)
 
     def start_task(self, task_type: str, given: Json, timeout_s: float, metadata: EventMetadata) -> Flow[str]:
-        """Ask the workers for a task; return its id once Kafka has the request."""
-        task_id, asked = yield Send(partial(self._ask_task, task_type, given, metadata))
+        """Ask the workers for a task; return its id once Kafka has the request.
+
+        A run that is continued asks for each of its tasks once: it finds the one of before.
+        """
+        key, input_json = self._core.emitter.key, None if given is None else to_json_text(given, "input")
+        place = self._place()
+        if place is None:
+            return (yield from self._request_task(new_task_id(key), task_type, input_json, timeout_s, metadata))
+        request = f"{place.find_path()} {task_type} {input_json}"
+        number, is_done = place.calls.take_number(request), False
+        try:
+            task_id = new_task_id(key, f"{place.run_id} {number} {request}")
+            if not (yield Do(partial(self._is_known, task_id))):
+                yield from self._request_task(task_id, task_type, input_json, timeout_s, metadata)
+            is_done = True
+            return task_id
+        finally:
+            if not is_done:
+                place.calls.give_back(request, number)
+
+    def _place(self) -> WorkContext | None:
+        """Return the place in a run of the session that this code works in, if there is one."""
+        core, scope = self._core, current_scope()
+        if scope.place is None or core.services.runs is None:
+            return None
+        is_own = scope.place.run_id == scope.metadata.get(core.session_id, NO_FIELDS).run_id
+        return scope.place if is_own else None
+
+    def _is_known(self, task_id: str) -> bool:
+        runs, timeout_s = self._core.services.runs, self._core.services.verdict_timeout_s
+        assert runs is not None
+        try:
+            return runs.fetch_run(self._core.session_id, task_id, None, timeout_s) is not None
+        except RunGone:
+            return True
+
+    def _request_task(
+        self, task_id: str, task_type: str, input_json: str | None, timeout_s: float, metadata: EventMetadata
+    ) -> Flow[str]:
+        fields = envelope_fields({**metadata, "run_id": task_id})
+        queued = RunQueued("detached", task_type, input_json)
+        asked = yield Send(partial(self._core.send_awaited, queued, fields))
         yield Do(partial(self._wait_task, task_id, asked, timeout_s))
-        return str(task_id)
+        return task_id
 
     def note_task(self, task_id: str, log_position: tuple[int, int] | None) -> None:
         """Remember the place of a task's request: questions about the task wait for its verdict."""
@@ -88,16 +129,6 @@ class Runs:
         )
         wait_s = core.services.quota_wait_s if wait_s is None else wait_s
         return Run(core.call_reporter(), recorder, RunStart(run_id, started, fields, resume, wait_s), beats)
-
-    def _ask_task(self, task_type: str, given: Json, metadata: EventMetadata) -> tuple[str, PendingVerdict]:
-        """Send the request for a task; return the task's id, and what its log position is asked
-        of.
-        """
-        core = self._core
-        task_id = new_task_id(core.emitter.key)
-        input_json = None if given is None else to_json_text(given, "input")
-        fields = envelope_fields({**metadata, "run_id": task_id})
-        return task_id, core.send_awaited(RunQueued("detached", task_type, input_json), fields)
 
     def _wait_task(self, task_id: str, asked: PendingVerdict, timeout_s: float) -> None:
         """Wait until Kafka has the request for a task."""

@@ -7,12 +7,19 @@ certain to reject.
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
 from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
-from sessionary.producers.errors import Invalid, NotAllowed, SessionEnded, SessionFenced, VerdictPending
+from sessionary.producers.errors import (
+    Invalid,
+    NotAllowed,
+    ProducerError,
+    SessionEnded,
+    SessionFenced,
+    VerdictPending,
+)
 from sessionary.producers.ports import AgentMember, Json
 from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.session.pending_verdict import PendingVerdict
@@ -149,6 +156,7 @@ class LocalView:
         "sent_events",
         "snapshot_id",
         "state_json",
+        "stopped",
         "version",
     )
 
@@ -175,6 +183,7 @@ class LocalView:
         self.is_holder = False  # this client created the session, or took it over
         # Who holds the session, its epoch, and the service that owns it if that is another one.
         self.fenced_by: tuple[str, int, str | None] | None = None
+        self.stopped: Callable[[], ProducerError] | None = None  # why a task's verbs raise, if they do
         self.agents: Sequence[AgentMember] = ()  # of the session, as far as this object knows
         self.agent_count = 0  # a poll reports only the number
         self.is_update_open = False  # the verdict on the last update did not come
@@ -203,6 +212,11 @@ class LocalView:
         """Return a snapshot of the content with a new id."""
         return full_snapshot(self.state_json, self.schema_version, self.snapshot_id)
 
+    def stop(self, stopped: Callable[[], ProducerError]) -> None:
+        """Let all verbs raise from now on. Takes no lock: a verb may hold it for long."""
+        self.stopped = stopped
+        self.fenced_by = "", 0, None  # verbs look at it first
+
     def update_bars(self, *, committed: bool) -> None:
         """Find the events that are certain to be rejected in a state that was entered."""
         if committed:
@@ -214,7 +228,12 @@ class LocalView:
             self.bars = NO_BARS
 
     def require_held(self) -> None:
-        """Raise `SessionFenced` if another process is known to have the session."""
+        """Raise `SessionFenced` if another process is known to have the session.
+
+        Raises `TaskStopped` if it has the task that this object is for.
+        """
+        if self.stopped is not None:
+            raise self.stopped()
         if self.fenced_by is not None:
             raise SessionFenced(self.session_id, *self.fenced_by)
 

@@ -2,27 +2,23 @@
 
 import threading
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.errors import TaskStopped
 from sessionary.producers.durable.large_values import INTERMEDIATE, ValueKeeper
-from sessionary.producers.errors import DeliveryFailed, Invalid, ProducerError, QueueFull, SettingsError, Unavailable
+from sessionary.producers.durable.run_block import Run
+from sessionary.producers.errors import DeliveryFailed, Invalid, QueueFull, SessionaryError, SettingsError, Unavailable
 from sessionary.producers.ports import Json, OnError
-from sessionary.producers.process.safe_text import any_json_text, to_json_text
+from sessionary.producers.process.safe_text import any_json_text
+from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict
-from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.producers.verdicts.local_checks import check_progress
-from sessionary.schemas.events import (
-    EVENT_TYPES,
-    CheckpointSaved,
-    Payload,
-    PlanRecorded,
-    ProgressReported,
-    RunRunning,
-)
+from sessionary.schemas.events import EVENT_TYPES, Payload, ProgressReported, RunRunning
 
 if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import Artifact
@@ -41,37 +37,71 @@ def now_us() -> int:
 
 
 class TaskSender:
-    """Sends the events of one task. Thread-safe."""
+    """Sends the events of one task, until it is stopped. Thread-safe.
 
-    def __init__(self, emitter: Emitter, task_id: str, is_stopped: Callable[[], bool]) -> None:
-        self._emitter = emitter
+    Attributes:
+        core: The session that the task belongs to, as this worker has it.
+        progress: The task's progress, as its function reported it last.
+        stopped: Why no event of the task counts any more, as `TaskStopped.state`; None while some
+            do.
+    """
+
+    def __init__(self, core: SessionCore, task_id: str, is_worker_stopped: Callable[[], bool]) -> None:
+        """`is_worker_stopped`: whether the worker is to end."""
+        self.core = core
+        self.progress = 0.0
+        self.stopped: str | None = None
+        self._emitter = core.emitter
         self._task_id = task_id
-        self._is_stopped = is_stopped
-        self._begun = BegunWork(emitter.key.session_id)
-        self.progress = 0.0  # of the task, as its function reported it last
+        self._is_worker_stopped = is_worker_stopped
         self._last_s = time.monotonic()
+        self._on_stop: Callable[[], object] | None = None
+
+    @property
+    def producer_id(self) -> str:
+        """The id by which the processor knows whose the task is."""
+        return self._emitter.producer_id
 
     @property
     def silent_s(self) -> float:
         """How long ago `send` was called last, in seconds."""
         return time.monotonic() - self._last_s
 
-    def send(self, payload: Payload, occurred_at: int | None = None) -> str:
-        """Send an event and return its id; `occurred_at` is in µs since the epoch.
+    def stop(self, state: str) -> None:
+        """Let all verbs of the task and its session raise `TaskStopped` from now on."""
+        self.stopped = state
+        self.core.view.stop(partial(TaskStopped, self._task_id, state))
+        if (on_stop := self._on_stop) is not None:
+            on_stop()
 
-        Raises as `Session.emit` does.
-        """
-        event_id = self._emitter.emit(payload, EnvelopeFields(run_id=self._task_id, occurred_at=occurred_at))
+    def restart(self) -> None:
+        """Let the verbs send again: the task may become this worker's once more."""
+        self.stopped = self.core.view.stopped = self.core.view.fenced_by = None
+
+    def check(self) -> None:
+        """Raise `TaskStopped` if no event of the task counts any more."""
+        if self.stopped is not None:
+            raise TaskStopped(self._task_id, self.stopped)
+
+    @contextmanager
+    def when_stopped(self, call: Callable[[], object]) -> Iterator[None]:
+        """Call `call` once if the task is stopped within the block, on any thread."""
+        self._on_stop = call
+        try:
+            self.check()
+            yield
+        finally:
+            self._on_stop = None
+
+    def send(self, payload: Payload) -> str:
+        """Send an event and return its id. Raises as `Session.emit` does, and `TaskStopped`."""
+        event_id = self.core.send_event(payload, EnvelopeFields(run_id=self._task_id))
         self._last_s = time.monotonic()
         return event_id
 
     def emit(self, payload: Payload, **_metadata: Any) -> str:
         """Report an artifact as an activity of the task."""
-        with self._emitter.lock:
-            self._begun.check(payload, self._task_id)
-            event_id = self.send(payload)
-            self._begun.note(payload, self._task_id)
-        return event_id
+        return self.send(payload)
 
     def deliver(self, payload: Payload, occurred_at: int | None = None) -> tuple[int, int] | None:
         """Send an event until Kafka has it; return its log position, (partition, offset), if it is
@@ -86,7 +116,7 @@ class TaskSender:
                 sent.event_id = self._emitter.emit(payload, fields, sent.on_receipt)
                 return self._wait_place(sent)
             except (DeliveryFailed, QueueFull) as error:
-                if self._is_stopped():
+                if self._is_worker_stopped():
                     raise Unavailable(f"the worker stops, and {sent.event_type} is not delivered", 1.0) from error
                 time.sleep(_PAUSE_S)
 
@@ -95,7 +125,7 @@ class TaskSender:
             try:
                 return sent.wait_position(_WAIT_S)
             except Unavailable:
-                if self._is_stopped():
+                if self._is_worker_stopped():
                     raise
 
     def close(self) -> None:
@@ -106,31 +136,37 @@ class TaskSender:
 class TaskContext:
     """The context of a task's function. Its methods are thread-safe, and return at once.
 
-    Only `save_result` and `save_artifact` wait for the store of artifacts.
+    Only `save_result` and `save_artifact` wait for the store of artifacts. All of them raise
+    `TaskStopped` once the task was cancelled, or is another worker's.
 
     Attributes:
         task_id: The task's id.
         session_id: The session that the task belongs to.
-        is_repeated: Another worker began the task before, and was lost.
+        is_repeated: The function was called for the task before, in a worker that was lost or in
+            this one.
+        run: The task as a run, for `run.step`, `run.items`, `run.checkpoint` and
+            `run.last_checkpoint`. What was done before is answered from the record. The worker
+            begins and ends the run: do not enter it.
     """
 
-    def __init__(
-        self,
-        sender: TaskSender,
-        task_id: str,
-        session_id: str,
-        keeper: ValueKeeper,
-        *,
-        is_repeated: bool,
-    ) -> None:
-        self.task_id = task_id
-        self.session_id = session_id
+    def __init__(self, sender: TaskSender, run: Run, keeper: ValueKeeper, *, is_repeated: bool) -> None:
+        self.task_id = run.run_id
+        self.session_id = sender.core.session_id
         self.is_repeated = is_repeated
+        self.run = run
         self._sender = sender
         self._keeper = keeper
 
     def __repr__(self) -> str:
         return f"<TaskContext of task {self.task_id}>"
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True once the task was cancelled, or is another worker's: return, nothing more counts.
+
+        The worker asks for it once per beat.
+        """
+        return self._sender.stopped is not None
 
     def report_progress(self, progress: float, total: float = 1.0, message: str | None = None) -> None:
         """Report that `progress` of `total` is done, with a text for people.
@@ -151,8 +187,8 @@ class TaskContext:
         self._sender.send(ProgressReported(self._sender.progress, 1.0, text))
 
     def record_plan(self, plan: Json) -> None:
-        """Record the task's plan, once; it can be read while the task runs."""
-        self._sender.send(PlanRecorded(to_json_text(plan, "plan")))
+        """Record the task's plan; a later one replaces it. It can be read while the task runs."""
+        self.run.record_plan(plan)
 
     def save_checkpoint(self, data: Json, stage: str | None = None) -> str:
         """Keep a checkpoint in the history, with `data` of at most about 1 MiB; return its id.
@@ -160,9 +196,7 @@ class TaskContext:
         Analysts read checkpoints in ClickHouse (`v_checkpoints.data`). For data that other
         processes of the tenant should read, use `save_result`.
         """
-        checkpoint_id = str(uuid.uuid4())
-        self._sender.send(CheckpointSaved(checkpoint_id, "task", stage, data_json=to_json_text(data, "data")))
-        return checkpoint_id
+        return self.run.checkpoint(None, "task", stage=stage, data=data)
 
     def save_result(self, name: str, value: Json) -> "Artifact":
         """Keep an intermediate result, as JSON, in the library of artifacts; the last of each name.
@@ -197,14 +231,16 @@ class TaskContext:
 
 
 class TaskBeats:
-    """Sends a beat whenever a task has been silent for `interval_s`, while the block runs.
+    """Looks at a task every `interval_s` while the block runs, and sends a beat if it was silent.
 
     Leaving the block ends the beats at once, and waits for the last one.
     """
 
-    def __init__(self, sender: TaskSender, interval_s: float, on_error: OnError) -> None:
+    def __init__(self, sender: TaskSender, interval_s: float, look: Callable[[], None], on_error: OnError) -> None:
+        """`look`: stops the sender if the task is no longer this worker's."""
         self._sender = sender
         self._interval_s = interval_s
+        self._look = look
         self._on_error = on_error
         self._over = threading.Event()
         self._began_s = time.monotonic()
@@ -223,9 +259,10 @@ class TaskBeats:
 
     def _send_beats(self) -> None:
         left_s = self._interval_s
-        while not self._over.wait(left_s):
+        while not self._over.wait(left_s) and self._sender.stopped is None:
+            self._look()
             left_s = self._interval_s - self._sender.silent_s
-            if left_s <= 0:
+            if left_s <= 0 and self._sender.stopped is None:
                 self._try_beat()
                 left_s = self._interval_s
 
@@ -233,5 +270,5 @@ class TaskBeats:
         try:
             text = f"at work for {time.monotonic() - self._began_s:.1f} s"
             self._sender.send(ProgressReported(self._sender.progress, 1.0, text))
-        except ProducerError as error:  # no room, or the client closes: the next beat may find some
+        except SessionaryError as error:  # no room, or the client closes: the next beat may find some
             self._on_error(error)

@@ -10,7 +10,7 @@ from sessionary.producers.run_ports import Waits
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing.judged_event import MemoryQuota
 from sessionary.producers.testing.memory import InMemoryTransport, MemoryRequests
-from sessionary.producers.testing.memory_runs import MemoryFollows, MemoryRuns
+from sessionary.producers.testing.memory_runs import MemoryFollows, MemoryRuns, MemoryTasks
 from sessionary.producers.verdicts.notifications import OnFenced, OnPaused, OnRejected, OnResumed, OnTimedOut
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.records import CleanupRequest, MigrationRequest
@@ -40,8 +40,8 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
         cleanups, migrations = _new_readers(memory, tenant, service_id, first=True)
         polls, poll_timer = memory, memory.core.polls
-        ports = Ports(memory, memory, cleanups, polls=polls, poll_timer=poll_timer, tasks=memory, runs=runs)
-        return ports._replace(waits=waits, follows=follows, migrations=migrations)
+        ports = Ports(memory, memory, cleanups, polls=polls, poll_timer=poll_timer, runs=runs)
+        return ports._replace(waits=waits, follows=follows, migrations=migrations, tasks=MemoryTasks(memory, tenant))
 
     return Ports(
         memory,
@@ -51,7 +51,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         heartbeats=heartbeats,
         polls=memory,
         poll_timer=memory.core.polls,
-        tasks=memory,
+        tasks=MemoryTasks(memory, tenant_id),
         runs=runs,
         waits=waits,
         follows=follows,

@@ -17,6 +17,8 @@ from sessionary.producers.ports import (
     OutRecord,
     SessionChanges,
     SessionView,
+    TaskFilter,
+    TaskPart,
     TaskView,
     Verdict,
 )
@@ -28,6 +30,8 @@ from sessionary.schemas.ids import (
     SessionId,
     SessionKey,
     given_session_id,
+    is_run_key,
+    is_task_id,
     message_key,
     parse_key,
     partition_of,
@@ -229,11 +233,15 @@ class Judge:
         row = self._states[partition].rows.get(key)
         return row if isinstance(row, SessionState | Tombstone) else None
 
-    def find_run(self, task_id: str) -> RunState | FinishedRun | None:
-        """Return the run that is a task, or None."""
-        end = f":{task_id}:".encode()
-        rows = (row for state in self._states for key, row in state.rows.items() if key.endswith(end))
-        return next((row for row in rows if isinstance(row, RunState | FinishedRun)), None)
+    def list_tasks(self, tenant_id: str | None) -> list[tuple[bytes, RunState | FinishedRun]]:
+        """Return a tenant's tasks by their keys, in the order of these; None: those of all."""
+        rows = ((key, row) for state in self._states for key, row in state.rows.items() if is_run_key(key))
+        found = [(key, row) for key, row in rows if isinstance(row, RunState | FinishedRun)]
+        return sorted(
+            (key, row)
+            for key, row in found
+            if tenant_id in (None, row.tenant_id) and is_task_id(row.run_id, SessionKey(row.tenant_id, row.session_id))
+        )
 
     def is_gone(self, partition: int, key: bytes) -> bool:
         """Return whether only a tombstone is left of a run; `key`: its own, or its task's."""
@@ -416,22 +424,29 @@ class JudgedLog:
             return FollowedState(self.view_session(session_id, None)._replace(rejections=()), position)
         raise SessionLost(f"session {session_id} is not known")
 
-    def view_task(self, task_id: str, after: tuple[int, int] | None) -> TaskView | None:
-        """Return a task, with the verdict on the event at `after`; None if there is none.
+    def view_task(self, tenant_id: str | None, task_id: str, after: tuple[int, int] | None) -> TaskView | None:
+        """Return a tenant's task, with the verdict on the event at `after`; None if there is none.
 
         Raises `RunGone` if the task vanished.
         """
-        row = self.judge.find_run(task_id)
+        row = next((row for _, row in self.judge.list_tasks(tenant_id) if row.run_id == task_id), None)
         if row is None:
-            if self.judge.is_task_gone({key.decode().partition(":")[0] for key in self._keys.values()}, task_id):
+            tenants = {key.decode().partition(":")[0] for key in self._keys.values()}
+            if self.judge.is_task_gone(tenants if tenant_id is None else {tenant_id}, task_id):
                 raise RunGone(f"task {task_id} finished and is no longer kept")
             return None
-        return TaskView(
-            *(row.run_id, row.session_id, row.task_type, row.state, row.progress, row.result_json),
-            *(row.artifact_id, row.error, row.plan_json, row.created_at, row.entered_at, row.last_event_at),
-            version=f"{row.run_seq}.{row.state}",
-            verdict=None if after is None else self._verdicts.get(after, _NOT_KEPT),
-        )
+        return _task_view(row)._replace(verdict=None if after is None else self._verdicts.get(after, _NOT_KEPT))
+
+    def list_tasks(self, tenant_id: str | None, wanted: TaskFilter) -> TaskPart:
+        """Return a part of the list of a tenant's tasks, in the order of their keys."""
+        fits = [
+            (key.decode(), _task_view(row)._replace(result_json=None, plan_json=None, user_id=row.user_id))
+            for key, row in self.judge.list_tasks(tenant_id)
+            if wanted.user_id in (None, row.user_id) and wanted.state in (None, row.state)
+        ]
+        left = [(key, view) for key, view in fits if key > (wanted.cursor or "")]
+        part = left[: wanted.limit]
+        return TaskPart([view for _, view in part], part[-1][0] if len(left) > len(part) else None)
 
     def find_child(self, session_id: str, key_of: Callable[[str], bytes]) -> object:
         """Return the row of a session's run, step or tool call; None if there is none.
@@ -555,3 +570,12 @@ def _migration_view(row: SessionState) -> MigrationView | None:
     if last is None:
         return None
     return MigrationView(last.migration_id, last.target_service, last.step, last.reason_code or None, last.from_state)
+
+
+def _task_view(row: RunState | FinishedRun) -> TaskView:
+    return TaskView(
+        *(row.run_id, row.session_id, row.task_type, row.state, row.progress, row.result_json),
+        *(row.artifact_id, row.error, row.plan_json, row.created_at, row.entered_at, row.last_event_at),
+        version=f"{row.run_seq}.{row.state}",
+        holder=row.holder if isinstance(row, RunState) else None,
+    )

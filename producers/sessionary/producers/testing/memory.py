@@ -20,8 +20,6 @@ from sessionary.producers.ports import (
     Receipt,
     SessionChanges,
     SessionView,
-    TaskQuestion,
-    TaskView,
 )
 from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession
 from sessionary.producers.testing.operator import OperatorHand
@@ -505,15 +503,6 @@ class InMemoryTransport:
             raise Unavailable("the control API is silent", 1.0)
         with self.core.lock:
             return self.core.log.view_session(session_id, after)
-
-    # The protocol `TaskLookup`
-
-    def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
-        """Return a task at once; None if there is none. Raises `Unavailable` if silenced."""
-        if self.core.is_silent:
-            raise Unavailable("the control API is silent", 1.0)
-        with self.core.lock:
-            return self.core.log.view_task(task_id, question.after)
 
     # The protocol `SessionPolls`
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sessionary.producers.errors import SessionLost, Unavailable
+from sessionary.producers.ports import TaskFilter, TaskPart, TaskQuestion, TaskView
 from sessionary.producers.run_ports import (
     AgentRecord,
     AgentViewRead,
@@ -106,6 +107,24 @@ class MemoryFollows:
         with self._memory.core.lock:
             self._memory.core.log.follow_session(session_id)
         return MemoryStream(self._memory, session_id)
+
+
+class MemoryTasks:
+    """`TaskLookup` of one memory. Thread-safe; never blocks."""
+
+    def __init__(self, memory: "InMemoryTransport", tenant_id: str | None) -> None:
+        """`tenant_id`: whose tasks it knows; None: those of all tenants."""
+        self._memory, self._tenant_id = memory, tenant_id
+
+    def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
+        """Return a task at once; None if there is none. Raises `Unavailable` if silenced."""
+        with _ask_log(self._memory) as log:
+            return log.view_task(self._tenant_id, task_id, question.after)
+
+    def fetch_tasks(self, wanted: TaskFilter, timeout_s: float) -> TaskPart:
+        """Return a part of the list of tasks. Raises `Unavailable` if silenced."""
+        with _ask_log(self._memory) as log:
+            return log.list_tasks(self._tenant_id, wanted)
 
 
 class MemoryRuns:
@@ -212,9 +231,13 @@ class MemoryRuns:
             return AgentViewRead(record, results, seen.dependencies)
 
     def _ask_log(self) -> "_AskedLog":
-        if self._memory.core.is_silent:
-            raise Unavailable("the control API is silent", 1.0)
-        return _AskedLog(self._memory)
+        return _ask_log(self._memory)
+
+
+def _ask_log(memory: "InMemoryTransport") -> "_AskedLog":
+    if memory.core.is_silent:
+        raise Unavailable("the control API is silent", 1.0)
+    return _AskedLog(memory)
 
 
 class _AskedLog:

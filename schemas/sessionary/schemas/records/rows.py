@@ -184,6 +184,7 @@ class RunState(NamedTuple):
     checkpoint: Checkpoint | None = None  # The last one that was saved
     kept_days: int = FINISHED_RUN_DAYS  # Days for which the run can be read after its end
     quota: RunQuota | None = None  # The waiting or granted claim; None without one
+    holder: str | None = None  # The producer id of the worker that has the task; None: any may report
 
 
 class FinishedRun(NamedTuple):

@@ -81,6 +81,7 @@ _RUN: Final = object_schema(
     ),
     checkpoint=_CHECKPOINT_OR_NULL,
     deadline_ms=about(NUMBER_OR_NULL, "time at which the run's clock fires; null if it is finished"),
+    holder=about(TEXT_OR_NULL, "producer id of the worker that has the open task; null without one"),
 )
 RUN_HEAD: Final = object_schema(
     user_id=TEXT_OR_NULL,

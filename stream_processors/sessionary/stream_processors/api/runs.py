@@ -102,6 +102,7 @@ def run_document(row: RunState | FinishedRun, state: PartitionState) -> dict[str
         "unresolved_calls": row.unresolved_calls,
         "checkpoint": None if row.checkpoint is None else _checkpoint_document(row.checkpoint),
         "deadline_ms": state.deadline_ms(row) if isinstance(row, RunState) else None,
+        "holder": row.holder if isinstance(row, RunState) else None,
     }
 
 

@@ -20,9 +20,10 @@ from sessionary.producers import (
 )
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
 from sessionary.producers.session.runs import Runs
-from sessionary.producers.tasks.context import TaskContext, TaskSender
+from sessionary.producers.tasks.context import TaskContext
 from sessionary.producers.tasks.worker import TaskAttempt, TaskFunction, TaskTimes, functions_of, task
 from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.producers.testing.memory_runs import MemoryTasks
 from sessionary.schemas.events import (
     CheckpointSaved,
     Payload,
@@ -35,7 +36,6 @@ from sessionary.schemas.events import (
     RunRunning,
     RunStarted,
 )
-from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import TaskRequest
 from sessionary.schemas.types import ErrorInfo, Limits
 
@@ -77,13 +77,12 @@ class Stage:
         times: TaskTimes = QUICK,
         clock_s: Callable[[], float] | None = None,
     ) -> TaskAttempt:
-        worker, _ = memory_client(agent_id="worker", memory=self.memory)
-        emitter = worker.core.new_emitter(SessionKey(request.tenant_id, request.session_id), request.user_id, ())
-        emitter.epoch = request.epoch
-        sender = TaskSender(emitter, request.run_id, lambda: is_stopped)
-        parts = (request, self.memory, sender, self.errors.append, lambda: is_stopped, times, artifacts)
+        worker, _ = memory_client(
+            agent_id="worker", memory=self.memory, artifacts=artifacts, on_error=self.errors.append
+        )
         # A slow machine makes no lease old: each look at the clock is 10 ms later.
-        return TaskAttempt(*parts, clock_s or itertools.count(0.0, 0.01).__next__)
+        clock_s = clock_s or itertools.count(0.0, 0.01).__next__
+        return TaskAttempt(worker.core, request, lambda: is_stopped, times, clock_s)
 
     def payloads(self, task_id: str) -> Sequence[object]:
         return [event.payload for event in self.memory.events() if event.envelope.run_id == task_id][1:]
@@ -280,15 +279,16 @@ def test_a_task_that_changes_is_left_to_its_worker() -> None:
     others._sender.send(RunStarted("detached", request.task_type))
     others._sender.send(RunRunning(0.0))
     attempt, asked = stage.attempt(request), 0
+    lookup = attempt._lookup
 
-    class Lookup:
+    class Lookup(MemoryTasks):
         def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
             nonlocal asked
             asked += 1
             others._sender.send(RunRunning(0.1) if asked < 20 else RunCompleted("1"))
-            return stage.memory.fetch_task(task_id, timeout_s, question)
+            return lookup.fetch_task(task_id, timeout_s, question)
 
-    attempt._lookup = Lookup()
+    attempt._lookup = Lookup(stage.memory, "acme")
     attempt.carry_out({})
     assert asked == 20
     assert not any(isinstance(payload, RunPaused | RunFailed) for payload in stage.payloads(request.run_id))
@@ -397,8 +397,9 @@ def test_a_task_that_is_not_completed_has_no_result_but_its_status(events: Seque
     stage = Stage()
     task_id, request = stage.start()
     assert uuid.UUID(task_id).variant == uuid.RFC_4122
+    worker = stage.attempt(request)
     for payload in (RunStarted("detached", request.task_type), *events):
-        stage.attempt(request)._sender.send(payload)
+        worker._sender.send(payload)
     assert stage.client.check_task_status(task_id)["status"] == status
     assert stage.client.get_task_results(task_id) == {"error": f"task not completed. Current status: {status}"}
     assert stage.memory.rejections() == []

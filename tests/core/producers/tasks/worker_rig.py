@@ -32,8 +32,8 @@ class WorkerRig:
             ask_group=lambda: False,
             clock_s=lambda: self.now_s,
         )
-        self.client, memory = memory_client("acme")
-        self.client.core.ports = self.client.core.ports._replace(task_requests=self.requests, tasks=memory)
+        self.client, _ = memory_client("acme")
+        self.client.core.ports = self.client.core.ports._replace(task_requests=self.requests)
         self.worker = TaskWorker(self.client, {})
         self._opened: list[FakeConsumer] = []
 

@@ -20,6 +20,7 @@ from sessionary.stream_processors.core.run.transitions import (
     BY_EVENT,
     EVENTS_OF_RUNS,
     FINISHED,
+    OF_ANY_WORKER,
     QUOTA_REQUESTED,
     RUN_EVENTS,
     RunChange,
@@ -110,7 +111,7 @@ def _judge_unknown(session: SessionState, event: Event, arrival: SessionArrival)
 
 
 def _moment_of(arrival: SessionArrival, envelope: Envelope) -> RunMoment:
-    return RunMoment(arrival.now_ms, envelope.actor, arrival.rules.resume_ms)
+    return RunMoment(arrival.now_ms, envelope.actor, arrival.rules.resume_ms, envelope.producer_id)
 
 
 def _claim_of(event: Event, arrival: SessionArrival) -> RunQuota | None:
@@ -151,9 +152,18 @@ def _new_run(
     )
 
 
+def _object_to_worker(run: RunRow, envelope: Envelope) -> Objection | None:
+    """Object to the work of a process on a task that another one has."""
+    if not isinstance(run, RunState) or run.holder in (None, envelope.producer_id):
+        return None
+    return Objection("task_taken_over", f"process {run.holder} has the task, and not {envelope.producer_id}")
+
+
 def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: SessionArrival) -> RunJudgement | Objection:
     envelope = event.envelope
     name, moment = envelope.event_type, _moment_of(arrival, envelope)
+    if name not in OF_ANY_WORKER and (taken := _object_to_worker(run, envelope)):
+        return taken
     if run.state in FINISHED and arrival.child_key is not None and name in _OUTLASTING:
         return RunJudgement(hear_run(run, moment.now_ms), is_only_heard=True)
     transition = BY_EVENT.get((run.state, name))

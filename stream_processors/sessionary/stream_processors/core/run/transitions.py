@@ -46,15 +46,17 @@ RunRow = RunState | FinishedRun
 class RunMoment:
     """When an event is judged (ms of log time), and who asked for it, if the event says so.
 
-    `resume_ms`: how long a failed run may be resumed, by the rules in force.
+    `resume_ms`: how long a failed run may be resumed, by the rules in force. `producer_id`: of the
+    process that sent the event.
     """
 
-    __slots__ = ("actor", "now_ms", "resume_ms")
+    __slots__ = ("actor", "now_ms", "producer_id", "resume_ms")
 
-    def __init__(self, now_ms: int, actor: str | None, resume_ms: int) -> None:
+    def __init__(self, now_ms: int, actor: str | None, resume_ms: int, producer_id: str) -> None:
         self.now_ms = now_ms
         self.actor = actor
         self.resume_ms = resume_ms
+        self.producer_id = producer_id
 
 
 class RunChange(NamedTuple):
@@ -68,6 +70,7 @@ class RunChange(NamedTuple):
     result_json: str | None = None
     artifact_id: str | None = None
     checkpoint: Checkpoint | None = None
+    holder: str | None = None
 
 
 # The run (None: there is none yet), the payload, the moment.
@@ -109,8 +112,10 @@ def _queue(run: RunRow | None, payload: RunQueued, moment: RunMoment) -> RunChan
 def _start(run: RunRow | None, payload: RunStarted, moment: RunMoment) -> RunChange | Objection:
     if isinstance(run, RunState) and run.quota is not None and not run.quota.granted:
         return Objection("quota_exceeded", "the run waits until its tenant's quota admits it")
+    # A run that was queued for others is a task: it belongs to the worker that starts it.
+    holder = moment.producer_id if run is not None and payload.mode == "detached" else None
     return _object_to_mode(run, payload) or RunChange(
-        "started", input_json=payload.input_json, plan_json=payload.plan_json
+        "started", input_json=payload.input_json, plan_json=payload.plan_json, holder=holder
     )
 
 
@@ -134,7 +139,8 @@ def _pause(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange:
 
 
 def _resume(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange | Objection:
-    return _object_to_calls(run) or RunChange("resumed")
+    is_task = isinstance(run, RunState) and run.holder is not None
+    return _object_to_calls(run) or RunChange("resumed", holder=moment.producer_id if is_task else None)
 
 
 def _object_to_calls(run: RunRow | None) -> Objection | None:
@@ -176,7 +182,7 @@ RUN_TRANSITIONS: tuple[RunTransition, ...] = (
     RunTransition("R03", (None,), "run_rejected", None),
     RunTransition("R04", ("queued",), "run_started", "started", guard=_start),
     RunTransition("R05", AT_WORK, "run_running", "running", guard=_work),
-    RunTransition("R06", ("running",), "run_paused", "paused", guard=_pause),
+    RunTransition("R06", AT_WORK, "run_paused", "paused", guard=_pause),
     RunTransition("R07", ("paused",), "run_resumed", "running", guard=_resume),
     RunTransition("R08", ("running",), "run_completed", "completed", guard=_complete),
     RunTransition("R09", ("running", "paused"), "run_failed", "failed", guard=_fail),
@@ -234,5 +240,11 @@ BY_EVENT: Final[Mapping[tuple[RunStateName | None, str], RunTransition]] = {
 }
 # Those that need a run.
 RUN_EVENTS: Final = frozenset((*(event_type for _, event_type in BY_EVENT), *_PLANS))
+# Those of a task that any process may send, not only the worker that has it: they cancel it, hand
+# it over, or report the outcome of what was begun before.
+OF_ANY_WORKER: Final = COMPLETIONS | {
+    *("run_cancelled", "run_paused", "run_resumed"),
+    *("artifact_soft_deleted", "artifact_purged"),
+}
 # Events that are judged against the run that they name.
 EVENTS_OF_RUNS: Final = (WORK | COMPLETIONS | {"checkpoint_saved"}) - {"session_activity"}
