@@ -16,6 +16,36 @@ def usage(seq: int, cost: int, *, retry: bool = False, service: str = "billing")
     return agent_event(payload, seq=seq, service_id=service)
 
 
+_DETAILS = "cache_read_input_tokens, cache_write_input_tokens, reasoning_output_tokens, retries"
+
+
+def test_the_details_of_calls_are_counted_and_their_first_tokens_averaged(tables: ClickHouseSettings) -> None:
+    first = UsageRecorded("m", 100, 10, 8, 1, False, None, 60, 20, 7, "resp-1", 400, 1)
+    second = first._replace(response_id=None, time_to_first_token_ms=None, retries=2)
+    third = first._replace(time_to_first_token_ms=100)
+    events = [agent_event(payload, seq=seq) for seq, payload in enumerate((first, second, third, third), 1)]
+    insert_records(tables, "history", [*events, events[0]], NOW_US)  # the first one is delivered twice
+    insert_records(tables, "rejected", [rejected(3)], NOW_US)
+    database = tables.clickhouse_database
+
+    def ask(columns: str, view: str) -> list[list[str]]:
+        found = run_sql(tables, f"SELECT {columns} FROM {database}.{view} ORDER BY ALL")
+        return [line.split("\t") for line in found.splitlines()]
+
+    sums = ["180", "60", "21", "4"]
+    assert ask(f"{_DETAILS}, mean_time_to_first_token_ms", "v_usage") == [[*sums, "250"]]
+    assert ask(f"{_DETAILS}, mean_time_to_first_token_ms", "v_usage_by") == [[*sums, "250"]]
+    assert ask(_DETAILS, "v_usage_by_tenant") == [sums]
+    columns = f"{_DETAILS}, response_id, time_to_first_token_ms"
+    calls = [
+        ["60", "20", "7", "1", "resp-1", "100"],
+        ["60", "20", "7", "1", "resp-1", "400"],
+        ["60", "20", "7", "2", "\\N", "\\N"],
+    ]
+    assert ask(columns, "v_usage_calls") == calls
+    assert len(ask(columns, "v_activity WHERE event_type = 'usage_recorded' AND NOT is_rejected")) == 4
+
+
 def rejected(offset: int) -> bytes:
     return encode_record(RejectedEvent("stale_epoch", "", True, None, None, None, None, None, "t", 0, offset, NOW_US))
 

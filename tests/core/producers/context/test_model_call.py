@@ -95,7 +95,8 @@ def test_an_invalid_value_is_told_and_raises_nothing() -> None:
         with pytest.raises(KeyError):
             use_and_fail(session, -5, KeyError())
     told = (
-        "tokens_in of a call of model large is -5, and left out of its usage: set a number from 0 to 1000000000000000"
+        "the usage of large: tokens_in is -5 and counts as 0; report whole numbers from 0 to 1000000000000000, "
+        "ids as texts"
     )
     assert [error.detail for error in errors if isinstance(error, Invalid)] == [told] * 2
     usages = [event.payload for event in memory.events() if isinstance(event.payload, UsageRecorded)]

@@ -13,4 +13,9 @@ ALTER TABLE {database}.v_usage
     COMMENT COLUMN tool_cost_usd_micros 'cost of tools in millionths of a US dollar',
     COMMENT COLUMN timeout_retries 'number of calls that repeat one that timed out',
     COMMENT COLUMN timeout_retry_cost_usd_micros 'cost of these retries in millionths of a US dollar',
-    COMMENT COLUMN timeout_retry_share 'share of these retries in the cost; null without cost';
+    COMMENT COLUMN timeout_retry_share 'share of these retries in the cost; null without cost',
+    COMMENT COLUMN cache_read_input_tokens 'tokens of the input that the provider had in its cache; they are in tokens_in too',
+    COMMENT COLUMN cache_write_input_tokens 'tokens of the input that the provider wrote into its cache; they are in tokens_in too',
+    COMMENT COLUMN reasoning_output_tokens 'tokens of the output that were spent on reasoning; they are in tokens_out too',
+    COMMENT COLUMN retries 'requests that were repeated before calls had their answers',
+    COMMENT COLUMN mean_time_to_first_token_ms 'mean time to the first token of the answer, in milliseconds; null if not reported';
