@@ -14,6 +14,10 @@ from tests.core.infra.story.story_rows import USAGE
     [
         ("session_activity", {"kind": "llm", "text": "reads\nthe  invoice"}, "llm", "reads the invoice"),
         ("usage_recorded", USAGE, "usage", "large, 1,200 tokens in, 300 out, $0.0055"),
+        ("usage_recorded", {**USAGE, "cache_read_input_tokens": 1_000, "reasoning_output_tokens": 250, "retries": 2,
+         "time_to_first_token_ms": 480, "response_id": "resp-1"}, "usage",
+         "large, 1,200 tokens in (1,000 cached), 300 out (250 reasoning), $0.0055, first token after 0.48 s, 2 retries, "
+         "response resp-1"),
         ("state_updated", {"new_version": 3, "state_json": '{"a":1}'}, "state", 'version 3, 7 B: {"a":1}'),
         ("progress_reported", {"progress": 1.0, "total": 4.0, "message": "pages"}, "progress", "1 of 4: pages"),
         ("session_paused", {"kind": "review", "reason": "a person"}, "paused", "review: a person"),
