@@ -16,6 +16,15 @@ def usage(seq: int, cost: int, *, retry: bool = False, service: str = "billing")
     return agent_event(payload, seq=seq, service_id=service)
 
 
+def test_the_least_and_the_largest_costs_add_up_exactly(tables: ClickHouseSettings) -> None:
+    costs = (10**15, 10**15, 1, 75)  # a million dollars is the largest of a call; a billionth the least
+    insert_records(tables, "history", [usage(seq, cost) for seq, cost in enumerate(costs, 1)], NOW_US)
+    database = tables.clickhouse_database
+    for view in ("v_usage", "v_usage_by", "v_usage_by_tenant"):
+        found = run_sql(tables, f"SELECT model_cost_usd_nanos, tool_cost_usd_nanos FROM {database}.{view}")
+        assert found.split() == ["2000000000000076", "4"]
+
+
 _DETAILS = "cache_read_input_tokens, cache_write_input_tokens, reasoning_output_tokens, retries"
 
 
@@ -60,8 +69,8 @@ def test_the_share_of_retries_after_a_timeout(tables: ClickHouseSettings, retry_
     insert_records(tables, "rejected", [rejected(3)], NOW_US)
     found = run_sql(
         tables,
-        "SELECT service_id, calls, tokens_in, model_cost_usd_micros + tool_cost_usd_micros, timeout_retries, "
-        "timeout_retry_cost_usd_micros, timeout_retry_share "
+        "SELECT service_id, calls, tokens_in, model_cost_usd_nanos + tool_cost_usd_nanos, timeout_retries, "
+        "timeout_retry_cost_usd_nanos, timeout_retry_share "
         f"FROM {tables.clickhouse_database}.v_usage ORDER BY service_id",
     )
     assert [line.split("\t") for line in found.splitlines()] == [

@@ -41,9 +41,9 @@ def format_bytes(count: int) -> str:
     return f"{count / 1e3:.1f} kB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
 
 
-def format_usd(micros: int) -> str:
-    """Return millionths of a US dollar as dollars, such as `$0.0054`."""
-    digits = f"{micros / 1e6:.6f}".rstrip("0")
+def format_usd(nanos: int) -> str:
+    """Return billionths of a US dollar as dollars, such as `$0.0054`."""
+    digits = f"{nanos / 1e9:.9f}".rstrip("0")
     whole, _, cents = digits.partition(".")
     return f"${whole}.{cents.ljust(2, '0')}"
 
@@ -79,7 +79,7 @@ def _usage_text(payload: Payload) -> str:
     if tokens_in or tokens_out:
         parts.append(f"{tokens_in:,} tokens in" + (f" ({cached:,} cached)" if cached else ""))
         parts.append(f"{tokens_out:,} out" + (f" ({reasoning:,} reasoning)" if reasoning else ""))
-    cost = payload.get("model_cost_usd_micros", 0) + payload.get("tool_cost_usd_micros", 0)
+    cost = payload.get("model_cost_usd_nanos", 0) + payload.get("tool_cost_usd_nanos", 0)
     if cost:
         parts.append(format_usd(cost))
     if payload.get("is_timeout_retry"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SLOW = "model_slow"  # kind of the activity
 _FIGURES = (
-    *("tokens_in", "tokens_out", "model_cost_usd_micros", "tool_cost_usd_micros"),
+    *("tokens_in", "tokens_out", "model_cost_usd_nanos", "tool_cost_usd_nanos"),
     *("cache_read_input_tokens", "cache_write_input_tokens", "reasoning_output_tokens", "time_to_first_token_ms"),
     "retries",
 )
@@ -103,7 +103,7 @@ class ModelCall(ReportedBlock):
     Attributes:
         tokens_in: Tokens of the prompt, with those that a cache gave or took.
         tokens_out: Tokens of the answer, with those of reasoning.
-        model_cost_usd_micros: Cost, in millionths of a US dollar.
+        model_cost_usd_nanos: Cost, in billionths of a US dollar.
         cache_read_input_tokens: Tokens of the prompt that the provider had in its cache.
         cache_write_input_tokens: Tokens of the prompt that the provider wrote into its cache.
         reasoning_output_tokens: Tokens of the answer that were spent on reasoning.
@@ -126,7 +126,7 @@ class ModelCall(ReportedBlock):
         "cache_read_input_tokens",
         "cache_write_input_tokens",
         "is_timeout_retry",
-        "model_cost_usd_micros",
+        "model_cost_usd_nanos",
         "reasoning_output_tokens",
         "response_id",
         "retries",
@@ -140,7 +140,7 @@ class ModelCall(ReportedBlock):
         super().__init__(reporter)
         self.tokens_in = 0
         self.tokens_out = 0
-        self.model_cost_usd_micros = 0
+        self.model_cost_usd_nanos = 0
         self.cache_read_input_tokens: int | None = 0
         self.cache_write_input_tokens: int | None = 0
         self.reasoning_output_tokens: int | None = 0
@@ -256,9 +256,9 @@ class ModelCall(ReportedBlock):
             *(self.cache_read_input_tokens, self.cache_write_input_tokens, self.reasoning_output_tokens),
             *(self.response_id, self.time_to_first_token_ms, self.retries),
         )
-        if error is None or any(map(_is_set, (self.tokens_in, self.tokens_out, self.model_cost_usd_micros, *details))):
+        if error is None or any(map(_is_set, (self.tokens_in, self.tokens_out, self.model_cost_usd_nanos, *details))):
             marks = is_retry or self.is_timeout_retry, retry_of if self.retry_of is None else self.retry_of
-            given: Any = (self._model, self.tokens_in, self.tokens_out, self.model_cost_usd_micros, 0, *marks, *details)
+            given: Any = (self._model, self.tokens_in, self.tokens_out, self.model_cost_usd_nanos, 0, *marks, *details)
             reporter, fields = self._reporter, self._call.end_fields
             send_usage(UsageRecorded(*given), lambda usage: reporter.send_event(usage, fields), reporter.on_error)
 

@@ -510,8 +510,8 @@ class AsyncSession(OpenedLater):
         model: str | None = None,
         tokens_in: int = 0,
         tokens_out: int = 0,
-        model_cost_usd_micros: int = 0,
-        tool_cost_usd_micros: int = 0,
+        model_cost_usd_nanos: int = 0,
+        tool_cost_usd_nanos: int = 0,
         is_timeout_retry: bool = False,
         retry_of: str | None = None,
         cache_read_input_tokens: int = 0,
@@ -528,8 +528,8 @@ class AsyncSession(OpenedLater):
             model: Name of the model.
             tokens_in: Tokens of the prompt, with those that a cache gave or took.
             tokens_out: Tokens of the answer, with those of reasoning.
-            model_cost_usd_micros: Cost of the model, in millionths of a US dollar.
-            tool_cost_usd_micros: Cost of the tool, in millionths of a US dollar.
+            model_cost_usd_nanos: Cost of the model, in billionths of a US dollar.
+            tool_cost_usd_nanos: Cost of the tool, in billionths of a US dollar.
             is_timeout_retry: True if the call repeats one that timed out.
             retry_of: Id of the usage event that this call repeats.
             cache_read_input_tokens: Tokens of the prompt that the provider had in its cache.
@@ -550,8 +550,8 @@ class AsyncSession(OpenedLater):
                 model,
                 tokens_in,
                 tokens_out,
-                model_cost_usd_micros,
-                tool_cost_usd_micros,
+                model_cost_usd_nanos,
+                tool_cost_usd_nanos,
                 is_timeout_retry,
                 retry_of,
                 cache_read_input_tokens,

@@ -496,8 +496,8 @@ class UsageRecorded(NamedTuple):
         model: The model, if one was called.
         tokens_in: Tokens of the input, with those that a cache gave or took.
         tokens_out: Tokens of the output, with those of reasoning.
-        model_cost_usd_micros: Cost of the model, in millionths of a US dollar.
-        tool_cost_usd_micros: Cost of tools, in millionths of a US dollar.
+        model_cost_usd_nanos: Cost of the model, in billionths of a US dollar.
+        tool_cost_usd_nanos: Cost of tools, in billionths of a US dollar.
         is_timeout_retry: The call repeats one that timed out.
         retry_of: The call that is repeated, if any.
         cache_read_input_tokens: Tokens of the input that the provider had in its cache.
@@ -511,8 +511,8 @@ class UsageRecorded(NamedTuple):
     model: str | None
     tokens_in: int
     tokens_out: int
-    model_cost_usd_micros: int
-    tool_cost_usd_micros: int
+    model_cost_usd_nanos: int
+    tool_cost_usd_nanos: int
     is_timeout_retry: bool
     retry_of: str | None = None
     cache_read_input_tokens: int = 0

@@ -38,7 +38,7 @@ def test_a_model_call_reports_duration_tokens_and_cost() -> None:
     with client, client.session(user_id="u") as session:
         with session.llm("large", run_id="run") as call:
             inner = session.info("inside")
-            call.tokens_in, call.tokens_out, call.model_cost_usd_micros = 1_200, 300, 5_400
+            call.tokens_in, call.tokens_out, call.model_cost_usd_nanos = 1_200, 300, 5_400
         assert call.model == "large"
     started, succeeded, usage = call_events(memory)
     assert started.payload == StepStarted("llm large", 0)
@@ -117,7 +117,7 @@ class Odd:
 
 
 NUMBERS = (
-    *("tokens_in", "tokens_out", "model_cost_usd_micros", "cache_read_input_tokens", "cache_write_input_tokens"),
+    *("tokens_in", "tokens_out", "model_cost_usd_nanos", "cache_read_input_tokens", "cache_write_input_tokens"),
     *("reasoning_output_tokens", "time_to_first_token_ms", "retries"),
 )
 
@@ -164,7 +164,7 @@ def test_whole_numbers_of_other_types_and_missing_details_are_no_fault() -> None
     client, memory = memory_client()
     errors = told_errors(client)
     with client, client.session(user_id="u") as session, session.llm("large") as call:
-        call.model_cost_usd_micros = Decimal("13.0")  # type: ignore[assignment]
+        call.model_cost_usd_nanos = Decimal("13.0")  # type: ignore[assignment]
         call.tokens_in = 5.0  # type: ignore[assignment]
         call.time_to_first_token_ms = 120.4
         call.cache_read_input_tokens = call.cache_write_input_tokens = None

@@ -43,12 +43,12 @@ CREATE TABLE IF NOT EXISTS {database}.history
     tokens_out Int64
         DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'tokens_out'), 0)
         COMMENT 'tokens of the output',
-    model_cost_usd_micros Int64
-        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'model_cost_usd_micros'), 0)
-        COMMENT 'cost of the model in millionths of a US dollar',
-    tool_cost_usd_micros Int64
-        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'tool_cost_usd_micros'), 0)
-        COMMENT 'cost of tools in millionths of a US dollar',
+    model_cost_usd_nanos Int64
+        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'model_cost_usd_nanos'), 0)
+        COMMENT 'cost of the model in billionths of a US dollar',
+    tool_cost_usd_nanos Int64
+        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'tool_cost_usd_nanos'), 0)
+        COMMENT 'cost of tools in billionths of a US dollar',
     is_timeout_retry Bool
         DEFAULT if(event_type = 'usage_recorded', JSONExtractBool(payload_json, 'is_timeout_retry'), false)
         COMMENT 'whether the call repeats one that timed out',
