@@ -39,8 +39,9 @@ def send_usage(usage: UsageRecorded, send: Callable[[UsageRecorded], str], on_er
         counted = {name: _count(name, given[name]) for name in _FIGURES}
         texts = {name: given[name] for name in _TEXTS if _is_text(name, given[name])}
         is_retry = usage.is_timeout_retry is True
-        numbers = {name: number for name, (number, _) in counted.items()}
-        sent = send(usage._replace(**dict.fromkeys(_TEXTS), **numbers, is_timeout_retry=is_retry)._replace(**texts))
+        held: dict[str, Any] = {name: number for name, (number, _) in counted.items()}
+        held |= {**dict.fromkeys(_TEXTS), **texts, "is_timeout_retry": is_retry}
+        sent = send(usage._replace(**held))
     wrong = [
         f"{name} is {_show(given[name])} and counts as {number}"
         for name, (number, is_it) in counted.items()
