@@ -103,8 +103,8 @@ cdef class EventPlan:
         for column, path in figure_places(self.event_type_text).items():
             try:
                 self.figures[FIGURE_COLUMNS.index(column)] = self.payload.at(path.split("."))
-            except KeyError:  # an older schema has no such field; without a value there is no figure
-                if format_.cls._field_defaults.get(path, 0) is not None:
+            except KeyError:  # an older schema has no such field; without a value there is no figure, or 0
+                if format_.cls._field_defaults.get(path, -1) not in (None, 0):
                     raise NotImplementedError
         self.rules, self.day = {}, -1
 

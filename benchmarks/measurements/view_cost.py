@@ -45,7 +45,7 @@ _FILL: Final = {
     f"r % {_TRANSACTIONS_A_GROUP} AS s "
     f"SELECT p, k * {RECORDS} + r, at, at, toString(number), if(r % 5 = 0, 'usage_recorded', 'session_activity'), "
     f"concat('tenant-', toString(g % 3)), {_UUID}, concat('user-', toString(s)), 'agent', 'service', {_UUID}, number, "
-    'if(r % 5 = 0, \'{{"model":"small","tokens_in":120,"tokens_out":30,"model_cost_usd_micros":900}}\', '
+    'if(r % 5 = 0, \'{{"model":"small","tokens_in":120,"tokens_out":30,"model_cost_usd_nanos":900000}}\', '
     "'{{\"kind\":\"message\"}}'), 'default', "
     f"{_NEVER} FROM numbers({{rows}})",
     "audit": "INSERT INTO audit (audit_id, tenant_id, session_id, audit_seq, kind, transition, event_type, from_state, "

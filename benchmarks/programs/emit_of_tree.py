@@ -31,7 +31,7 @@ def emit_events(session: Session, events: int, rate: float) -> list[int]:
     """Call verbs, at `rate` per second unless that is 0; return the time of each call in ns."""
     verbs: tuple[Callable[[], str], ...] = (
         lambda: session.activity("llm", _TEXT),
-        lambda: session.usage(model="large", tokens_in=1_200, tokens_out=300, model_cost_usd_micros=5_400),
+        lambda: session.usage(model="large", tokens_in=1_200, tokens_out=300, model_cost_usd_nanos=5_400_000),
         lambda: session.progress(1, 3, "collected"),
     )
     spent: list[int] = []

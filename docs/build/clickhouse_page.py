@@ -153,12 +153,12 @@ def sample_rows(clickhouse: ClickHouseSettings) -> None:
 
     payloads: tuple[tuple[int, Payload, dict[str, Any]], ...] = (
         (1, SessionActivity("llm", "planning the search"), {}),
-        (1, call("m-large", 9_000), {}),
+        (1, call("m-large", 9_000_000), {}),
         (1, ToolCallStarted(*tool, "{}", 1, side_effect=False, queryable=False), {}),
         (1, ToolCallSucceeded(*tool, None, None, 1, 820), {}),
-        (1, call("m-small", 1_000, retry=True), {}),
-        (2, call("m-small", 500), {"service_id": "search", "agent_id": "agent-2"}),
-        (2, call("m-large", 7_000), {"service_id": "search", "epoch": 1}),
+        (1, call("m-small", 1_000_000, retry=True), {}),
+        (2, call("m-small", 500_000), {"service_id": "search", "agent_id": "agent-2"}),
+        (2, call("m-large", 7_000_000), {"service_id": "search", "epoch": 1}),
     )
     events = [
         agent_event(payload, "financial", session=session, seq=seq, occurred_at=NOW_US + seq * _S, **fields)

@@ -14,7 +14,7 @@ class ToolInvoice(faust.Record, serializer="json"):
     """The cost of a tool call. The record's key is `tenant_id:session_id`."""
 
     tool: str
-    cost_usd_micros: int
+    cost_usd_nanos: int
 
 
 class ChargedInvoice(faust.Record, serializer="json"):
@@ -24,7 +24,7 @@ class ChargedInvoice(faust.Record, serializer="json"):
     """
 
     tool: str
-    cost_usd_micros: int
+    cost_usd_nanos: int
     owner_service: str | None
     state: str | None
 
@@ -39,5 +39,5 @@ def register(app: faust.App, sessions: SessionsTable) -> None:
         async for key, invoice in stream.items():
             session = sessions.get(key)  # as the last committed transaction left it
             owner, state = (session.owner_service, session.state) if session else (None, None)
-            result = ChargedInvoice(invoice.tool, invoice.cost_usd_micros, owner, state)
+            result = ChargedInvoice(invoice.tool, invoice.cost_usd_nanos, owner, state)
             await (await charged.send(key=key, value=result))  # until the broker has it

@@ -33,7 +33,7 @@ def think(session: Session, prompt: str) -> str:
     with session.llm("large") as call:
         answer = ask_model(prompt)
         call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
-        call.model_cost_usd_micros = 3 * answer.tokens_in + 15 * answer.tokens_out
+        call.model_cost_usd_nanos = 3_000 * answer.tokens_in + 15_000 * answer.tokens_out
     return answer.text
 
 

@@ -60,6 +60,8 @@ def _created(artifact: Row | None, row: Row, run: Row | None, envelope: Row, fie
         "entered_at": now,
         "size_bytes": 0,
         "sha256": None,
+        "file_name": fields["file_name"],
+        "media_type": fields["media_type"],
     }
 
 

@@ -26,7 +26,7 @@ SAME_OF_CHILDREN = {
     "ToolCallState": (*_OF_CALLS, "due_at", "limit_ms", "reservation"),
     "ArtifactState": (
         *("run_id", "step_id", "artifact_id", "artifact_type", "uri", "state", "created_at", "entered_at"),
-        *("size_bytes", "sha256"),
+        *("size_bytes", "sha256", "file_name", "media_type"),
     ),
     "MessageState": ("turn", "run_id", "agent_id", "service_id", "role", "name", "at", "content", "artifact_id"),
     "AgentState": (

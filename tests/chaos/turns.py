@@ -27,7 +27,7 @@ def emit_turn(session: Session, turn: int, *, holds_run: bool) -> None:
     round_, place = divmod(turn, TURNS_PER_ROUND)
     match place:
         case 0:
-            session.usage(model="m", tokens_in=100, tokens_out=20, model_cost_usd_micros=5)
+            session.usage(model="m", tokens_in=100, tokens_out=20, model_cost_usd_nanos=5)
         case 1:
             session.progress(turn)
         case 2:

@@ -134,7 +134,7 @@ LONG_TEXTS: list[dict[str, Any]] = [
 ]
 OUT_OF_BOUNDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("usage_recorded", {"tokens_in": -5}, {}),
-    ("usage_recorded", {"tool_cost_usd_micros": 10**15 + 1}, {}),
+    ("usage_recorded", {"tool_cost_usd_nanos": 10**15 + 1}, {}),
     ("usage_recorded", {"model": "x" * 257}, {}),
     ("session_activity", {}, {"context_bytes": -1}),
     ("session_activity", {}, {"producer_seq": 10**15 + 1}),

@@ -49,6 +49,13 @@ def test_an_artifact_is_one_row_from_its_creation_to_its_completion(runs: Runs) 
     assert runs.ask(f"SELECT {columns} FROM v_artifacts") == [(*wanted, "complete", 9, SHA, 1)]
 
 
+def test_an_artifact_has_the_name_and_the_media_type_of_its_first_event(runs: Runs) -> None:
+    named = ArtifactCreated("f1", "invoice", "file:///f1", "may.pdf", "application/pdf")
+    runs.send(ATTACHED, named, named._replace(file_name="june.pdf"), ArtifactCreated("f2", "json", "file:///f2"))
+    found = runs.ask("SELECT artifact_id, file_name, media_type FROM v_artifacts ORDER BY artifact_id")
+    assert found == [("f1", "may.pdf", "application/pdf"), ("f2", None, None)]
+
+
 def test_a_rejected_event_of_an_artifact_or_a_message_counts_nowhere_also_if_it_is_rejected_later(runs: Runs) -> None:
     runs.send(ATTACHED, ArtifactCreated("f1", "json", "file:///f1"))
     forged = runs.send(ArtifactCompleted("f1", 9, SHA), ArtifactCreated("f2", "json", "file:///f2"))

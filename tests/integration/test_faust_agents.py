@@ -53,7 +53,7 @@ def make_topics(kafka: KafkaSettings, partitions: int, *names: str) -> None:
 def send_invoices(kafka: KafkaSettings, keys: list[bytes], tool: str = "search") -> None:
     producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
     for key in keys:
-        value = json.dumps({"tool": tool, "cost_usd_micros": 700})
+        value = json.dumps({"tool": tool, "cost_usd_nanos": 700})
         producer.produce(f"{kafka.topic_prefix}.tool-invoices", value, key)
     assert producer.flush(120) == 0
 
@@ -75,7 +75,7 @@ def charged(kafka: KafkaSettings) -> list[tuple[bytes | None, tuple[str, str | N
     found = []
     for stored in read_topic(kafka, f"{kafka.topic_prefix}.charged-invoices"):
         value = json.loads(stored.value or b"")
-        assert value["cost_usd_micros"] == 700
+        assert value["cost_usd_nanos"] == 700
         found.append((stored.key, (value["tool"], value["owner_service"], value["state"])))
     return found
 

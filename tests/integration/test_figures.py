@@ -31,7 +31,7 @@ from tests.support.values import example_event
 
 AGES = (1, 31, 366, 2_922)  # days; the last one is eight years
 SEVEN_YEARS = 2_557
-_USAGE = "SELECT calls, tokens_in, model_cost_usd_micros + tool_cost_usd_micros AS cost FROM v_usage"
+_USAGE = "SELECT calls, tokens_in, model_cost_usd_nanos + tool_cost_usd_nanos AS cost FROM v_usage"
 
 
 @pytest.fixture

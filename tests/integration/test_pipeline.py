@@ -38,7 +38,7 @@ def work(client: SessionClient, turns: int = 4) -> str:
         for turn in range(turns):
             session.activity("llm", "thinking")
             session.emit(LlmDecision(model="m", chosen_tools=("search",), inputs_json=None, output_text="x" * 200))
-            session.usage(model="m", tokens_in=100, tokens_out=20, model_cost_usd_micros=5)
+            session.usage(model="m", tokens_in=100, tokens_out=20, model_cost_usd_nanos=5)
             session.update_state({"turn": turn + 1})
         return session.session_id
 

@@ -45,7 +45,7 @@ def agent_event(payload: Payload, *classes: DataClass, session: int = 1, seq: in
 
 
 def usage(*classes: DataClass, tokens: int = 100, **fields: Any) -> bytes:
-    """Return a call of 10 and 2 millionths of a dollar."""
+    """Return a call of 10 and 2 billionths of a dollar."""
     return agent_event(UsageRecorded("m-large", tokens, 10, 10, 2, is_timeout_retry=False), *classes, **fields)
 
 

@@ -55,8 +55,8 @@ def _work(client: SessionClient, stop: threading.Event) -> None:
             for step in range(_STEPS):
                 session.context_bytes = (step + 1) * _GROWTH
                 session.activity("llm", f"step {step}")
-                session.usage(model="large", tokens_in=900, tokens_out=100, model_cost_usd_micros=500)
+                session.usage(model="large", tokens_in=900, tokens_out=100, model_cost_usd_nanos=500_000)
                 if step % _RETRIED == 0:
-                    session.usage(model="large", tokens_in=900, model_cost_usd_micros=450, is_timeout_retry=True)
+                    session.usage(model="large", tokens_in=900, model_cost_usd_nanos=450_000, is_timeout_retry=True)
                 if stop.wait(_STEP_S):
                     return

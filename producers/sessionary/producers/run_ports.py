@@ -101,6 +101,8 @@ class ArtifactView(NamedTuple):
     size_bytes: int  # size of the chunks so far, or of the complete body
     sha256: str | None  # SHA-256 of the complete body, as hex
     run_id: str | None = None  # None if it belongs to the session
+    file_name: str | None = None  # name under which people know the content
+    media_type: str | None = None
 
 
 class MessageView(NamedTuple):

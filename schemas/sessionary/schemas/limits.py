@@ -41,7 +41,9 @@ TEXT_CHARACTERS_MAX: Final = 16 << 10  # of a text for people
 MESSAGE_CHARACTERS_MAX: Final = 16 << 10  # of a turn's content; a longer one is an artifact
 CONTENT_CHARACTERS_MAX: Final = 1 << 20  # of what the agent works on
 # For people, by field; "Class.field" if a field of the same name is a name elsewhere.
-TEXTS: Final = frozenset({"Candidate.name", "choice", "detail", "message", "question", "reason", "resume_plan", "uri"})
+TEXTS: Final = frozenset(
+    {"Candidate.name", "choice", "detail", "message", "question", "reason", "response_id", "resume_plan", "uri"}
+)
 CONTENTS: Final = frozenset({"content", "output_text", "text"})  # and every field that ends in `_json`
 # They go into the session's row, whose size is limited (`state_too_large`).
 ROW_CONTENTS: Final = frozenset({"Snapshot.state_json", "Snapshot.context", "StateUpdated.state_json"})

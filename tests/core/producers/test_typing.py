@@ -38,6 +38,14 @@ def look_up(key: str, *, times: int = 1) -> list[str]:
 @traced(5)  # wrong
 def other() -> None: ...
 
+@traced("tool", capture=True, omit="key")
+def hidden(key: str) -> int:
+    return 1
+
+@traced("tool", capture=True, omit=5)  # wrong
+def unknown(key: str) -> int:
+    return hidden("x") + 1
+
 def work(client: SessionClient) -> None:
     with client.session(user_id="u", parent=current_session()) as session:
         session.usage(tokens_in=1, run_id="r")
@@ -53,6 +61,8 @@ def work(client: SessionClient) -> None:
         with session.llm("m", step_id="s") as call:
             call.tokens_in = 3
             call.tokens_in = "many"  # wrong
+            call.cache_read_input_tokens, call.time_to_first_token_ms = None, 12.5
+            call.response_id = 7  # wrong
             call.tokens = 3  # wrong
         with session.metadata(run_id="r"):
             session.info("x")

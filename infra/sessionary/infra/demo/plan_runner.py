@@ -49,7 +49,7 @@ from sessionary.schemas.types import Envelope, ErrorInfo
 BYTES_A_TOKEN = 4
 _MODEL = "model-a"
 _TRIES_MAX = 3
-_USD_MICROS_IN, _USD_MICROS_OUT = 3, 15  # per token
+_USD_NANOS_IN, _USD_NANOS_OUT = 3_000, 15_000  # per token
 _WORDS = ("session", "agent", "patch", "search", "method", "class", "returns", "value", "error", "test", "line", "file")
 _TEXT = " ".join(_WORDS[n * n % 97 % len(_WORDS)] for n in range(4_000))
 
@@ -130,7 +130,7 @@ def _model_call(session: Session, action: Action) -> None:
         model=_MODEL,
         tokens_in=action.tokens_in,
         tokens_out=action.tokens_out,
-        model_cost_usd_micros=action.tokens_in * _USD_MICROS_IN + action.tokens_out * _USD_MICROS_OUT,
+        model_cost_usd_nanos=action.tokens_in * _USD_NANOS_IN + action.tokens_out * _USD_NANOS_OUT,
     )
 
 

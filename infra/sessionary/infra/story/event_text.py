@@ -41,9 +41,9 @@ def format_bytes(count: int) -> str:
     return f"{count / 1e3:.1f} kB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
 
 
-def format_usd(micros: int) -> str:
-    """Return millionths of a US dollar as dollars, such as `$0.0054`."""
-    digits = f"{micros / 1e6:.6f}".rstrip("0")
+def format_usd(nanos: int) -> str:
+    """Return billionths of a US dollar as dollars, such as `$0.0054`."""
+    digits = f"{nanos / 1e9:.9f}".rstrip("0")
     whole, _, cents = digits.partition(".")
     return f"${whole}.{cents.ljust(2, '0')}"
 
@@ -76,13 +76,21 @@ def _created_text(payload: Payload) -> str:
 def _usage_text(payload: Payload) -> str:
     parts = [f"{payload['model']}"] if payload.get("model") else []
     tokens_in, tokens_out = payload.get("tokens_in", 0), payload.get("tokens_out", 0)
+    cached, reasoning = payload.get("cache_read_input_tokens"), payload.get("reasoning_output_tokens")
     if tokens_in or tokens_out:
-        parts.append(f"{tokens_in:,} tokens in, {tokens_out:,} out")
-    cost = payload.get("model_cost_usd_micros", 0) + payload.get("tool_cost_usd_micros", 0)
+        parts.append(f"{tokens_in:,} tokens in" + (f" ({cached:,} cached)" if cached else ""))
+        parts.append(f"{tokens_out:,} out" + (f" ({reasoning:,} reasoning)" if reasoning else ""))
+    cost = payload.get("model_cost_usd_nanos", 0) + payload.get("tool_cost_usd_nanos", 0)
     if cost:
         parts.append(format_usd(cost))
     if payload.get("is_timeout_retry"):
         parts.append("repeats a call that timed out")
+    if (first_ms := payload.get("time_to_first_token_ms")) is not None:
+        parts.append(f"first token after {first_ms / 1_000:g} s")
+    if retries := payload.get("retries"):
+        parts.append(f"{retries} retries")
+    if payload.get("response_id"):
+        parts.append(f"response {payload['response_id']}")
     return ", ".join(parts)
 
 

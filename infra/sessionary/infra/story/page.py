@@ -139,7 +139,7 @@ def _draw_moment(svg: Element, axis: _Axis, y: float, moment: Moment) -> None:
 
 
 def _draw_cost(svg: Element, axis: _Axis, y: float, moments: Sequence[Moment]) -> None:
-    costs = [(moment.at_us, moment.usage.cost_usd_micros) for moment in moments if moment.usage is not None]
+    costs = [(moment.at_us, moment.usage.cost_usd_nanos) for moment in moments if moment.usage is not None]
     total = sum(cost for _, cost in costs)
     _add_text(svg, 4, y + 16, "cost", **{"class": "lane"})
     if not total:
@@ -240,7 +240,7 @@ def _reported_facts(moments: Sequence[Moment]) -> dict[str, str]:
         "from first to last moment": format_duration(span_s),
         "agents and processes": ", ".join(totals.lanes),
         "tokens": f"{totals.tokens_in:,} in, {totals.tokens_out:,} out",
-        "cost": format_usd(totals.cost_usd_micros),
+        "cost": format_usd(totals.cost_usd_nanos),
         "rejected": f"{totals.rejections:,}",
     }
 

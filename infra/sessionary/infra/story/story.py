@@ -23,7 +23,7 @@ class Usage(NamedTuple):
     model: str
     tokens_in: int
     tokens_out: int
-    cost_usd_micros: int
+    cost_usd_nanos: int
 
 
 class Moment(NamedTuple):
@@ -69,7 +69,7 @@ class Totals(NamedTuple):
 
     tokens_in: int
     tokens_out: int
-    cost_usd_micros: int
+    cost_usd_nanos: int
     rejections: int
     lanes: tuple[str, ...]
 
@@ -119,7 +119,7 @@ def add_totals(moments: Sequence[Moment]) -> Totals:
     return Totals(
         sum(usage.tokens_in for usage in usages),
         sum(usage.tokens_out for usage in usages),
-        sum(usage.cost_usd_micros for usage in usages),
+        sum(usage.cost_usd_nanos for usage in usages),
         sum(1 for moment in moments if moment.rejection),
         tuple(dict.fromkeys(moment.lane for moment in moments if moment.producer_id)),
     )
@@ -240,7 +240,7 @@ def _states(judged: Iterable[Row]) -> tuple[str, str] | None:
 
 
 def _usage(payload: Payload) -> Usage:
-    cost = payload["model_cost_usd_micros"] + payload["tool_cost_usd_micros"]
+    cost = payload["model_cost_usd_nanos"] + payload["tool_cost_usd_nanos"]
     return Usage(payload["model"] or "", payload["tokens_in"], payload["tokens_out"], cost)
 
 

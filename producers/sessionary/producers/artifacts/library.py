@@ -8,18 +8,24 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Unpack
+from typing import Any, Final, NamedTuple, Protocol, Unpack
 
 from sessionary.producers.artifacts.stores import ArtifactStore, open_store
 from sessionary.producers.context.scope import EventMetadata
 from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing, Invalid
 from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated, Payload
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 
 # An artifact's identity, and its reference in a message. Pure.
 
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_CONTROLS = r"\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"  # and what changes the direction of text
+# No name of a folder either: who saves the content by its name must not leave the place.
+_FILE_NAME = re.compile(rf"(?!\.{{1,2}}$)[^/\\{_CONTROLS}]{{1,{NAME_CHARACTERS_MAX}}}")
+_TOKEN = r"[A-Za-z0-9!#$&^_.+-]+"
+_MEDIA_TYPE = re.compile(rf"(?=.{{3,{NAME_CHARACTERS_MAX}}}$){_TOKEN}/{_TOKEN}( *;[^{_CONTROLS}]*)?")
 
 
 class ArtifactReference(NamedTuple):
@@ -51,6 +57,8 @@ class Artifact(NamedTuple):
         uri: Location of the body.
         sha256: SHA-256 of the body, as hex.
         size_bytes: Size of the body.
+        file_name: The name under which people know the content.
+        media_type: The media type of the content.
     """
 
     artifact_id: str
@@ -58,6 +66,8 @@ class Artifact(NamedTuple):
     uri: str
     sha256: str
     size_bytes: int
+    file_name: str | None = None
+    media_type: str | None = None
 
     @property
     def reference(self) -> ArtifactReference:
@@ -73,6 +83,33 @@ def checked_type(artifact_type: str) -> str:
             f"artifact type {artifact_type!r}: use 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first",
         )
     return artifact_type
+
+
+class FileInfo(NamedTuple):
+    """What people know of an artifact's content: name and media type of its file, if any."""
+
+    file_name: str | None = None
+    media_type: str | None = None
+
+
+NO_FILE: Final = FileInfo()
+
+
+def checked_file(file_name: str | None, media_type: str | None) -> FileInfo:
+    """Return both. Raises `Invalid` for a name that no folder can hold, or for no media type."""
+    if file_name is not None and not (isinstance(file_name, str) and _FILE_NAME.fullmatch(file_name)):
+        raise Invalid(
+            "invalid_value",
+            f"file_name is {file_name!r:.300}: use a name of 1 to {NAME_CHARACTERS_MAX} characters without a folder "
+            "and without control characters, such as Path(...).name",
+        )
+    if media_type is not None and not (isinstance(media_type, str) and _MEDIA_TYPE.fullmatch(media_type)):
+        raise Invalid(
+            "invalid_value",
+            f"media_type is {media_type!r:.300}: use type and subtype in at most {NAME_CHARACTERS_MAX} characters, "
+            "such as 'application/pdf' or 'text/plain; charset=utf-8'",
+        )
+    return FileInfo(file_name, media_type)
 
 
 # An artifact that is written in chunks, and continued after a crash.
@@ -147,10 +184,12 @@ class ArtifactStream:
         artifact_id: str,
         chunks: Sequence[bytes],
         metadata: EventMetadata,
+        file: FileInfo = NO_FILE,
         *,
         is_reported: bool = True,
     ) -> None:
         self.artifact_type, self.artifact_id = artifact_type, artifact_id
+        self._file = file
         self._store, self._emit, self._metadata = store, emit, metadata
         self._chunks = list(chunks)
         self._bytes_written = sum(map(len, chunks))
@@ -165,6 +204,7 @@ class ArtifactStream:
         artifact_id: str,
         bytes_written: int | None,
         metadata: EventMetadata,
+        file: FileInfo,
     ) -> "ArtifactStream":
         """Return a stream with its chunks up to `bytes_written`, or a complete one with all.
 
@@ -175,7 +215,7 @@ class ArtifactStream:
         names = store.names(stream_folder(artifact_id))
         if _COMPLETE in names:
             body = store.read(body_name(store.read(f"{stream_folder(artifact_id)}/{_COMPLETE}").decode()))
-            return cls(store, emit, artifact_type, artifact_id, (body,), metadata)
+            return cls(store, emit, artifact_type, artifact_id, (body,), metadata, file)
         while _offset_name(offset) in names and (bytes_written is None or offset < bytes_written):
             chunks.append(store.read(f"{stream_folder(artifact_id)}/{_offset_name(offset)}"))
             offset += len(chunks[-1])
@@ -187,7 +227,7 @@ class ArtifactStream:
         for name in reversed(names):  # a remaining chunk would follow one of the same length
             if int(name) >= offset:
                 store.remove(f"{stream_folder(artifact_id)}/{name}")
-        return cls(store, emit, artifact_type, artifact_id, chunks, metadata, is_reported=False)
+        return cls(store, emit, artifact_type, artifact_id, chunks, metadata, file, is_reported=False)
 
     @property
     def uri(self) -> str:
@@ -231,7 +271,7 @@ class ArtifactStream:
         name = body_name(sha256)
         if not self._store.has(name):
             self._store.write(name, body)
-        artifact = Artifact(self.artifact_id, self.artifact_type, self._store.uri(name), sha256, len(body))
+        artifact = Artifact(self.artifact_id, self.artifact_type, self._store.uri(name), sha256, len(body), *self._file)
         folder = stream_folder(self.artifact_id)
         self._store.write(f"{folder}/{_COMPLETE}", sha256.encode())
         self._report_again()
@@ -249,7 +289,7 @@ class ArtifactStream:
         if self._is_reported:
             return
         kept = self.read()
-        self._send(ArtifactCreated(self.artifact_id, self.artifact_type, self.uri))
+        self._send(ArtifactCreated(self.artifact_id, self.artifact_type, self.uri, *self._file))
         self._send(ArtifactChunkAppended(self.artifact_id, 0, len(kept), hashlib.sha256(kept).hexdigest()))
         self._is_reported = True
 
@@ -301,21 +341,43 @@ class ArtifactLibrary:
         return f"<ArtifactLibrary in {type(self.store).__name__}>"
 
     def save(
-        self, session: Reporter, body: str | bytes, artifact_type: str, **metadata: Unpack[EventMetadata]
+        self,
+        session: Reporter,
+        body: str | bytes,
+        artifact_type: str,
+        *,
+        file_name: str | None = None,
+        media_type: str | None = None,
+        **metadata: Unpack[EventMetadata],
     ) -> Artifact:
         """Store a body, then report it by `artifact_created` and `artifact_completed`.
 
-        A text is stored in UTF-8. Raises `Invalid` for a type that fits into no reference, and
-        `Unavailable` if the store does not take the body: then nothing is reported. Otherwise
-        raises as `Session.emit` does.
+            library.save(session, pdf, "invoice", file_name="may.pdf", media_type="application/pdf")
+
+        A text is stored in UTF-8. Name and media type belong to the artifact, not to its body:
+        equal bodies are stored once. The name expires with personal data.
+
+        Args:
+            session: Where its events are sent.
+            body: The content.
+            artifact_type: 1 to 64 letters, digits, `_`, `.` or `-`.
+            file_name: The name under which people know the content, without a folder.
+            media_type: The content's media type, such as `application/pdf`.
+            metadata: As in `Session.emit`.
+
+        Raises `Invalid` for a type that fits into no reference, a name or a media type that is
+        none, and `Unavailable` if the store does not take the body: then nothing is reported.
+        Otherwise raises as `Session.emit` does.
         """
+        file = checked_file(file_name, media_type)
         content = body.encode() if isinstance(body, str) else body
         sha256 = hashlib.sha256(content).hexdigest()
         name = body_name(sha256)
-        artifact = Artifact(new_artifact_id(), checked_type(artifact_type), self.store.uri(name), sha256, len(content))
+        uri = self.store.uri(name)
+        artifact = Artifact(new_artifact_id(), checked_type(artifact_type), uri, sha256, len(content), *file)
         if not self.store.has(name):
             self.store.write(name, content)
-        session.emit(ArtifactCreated(artifact.artifact_id, artifact_type, artifact.uri), **metadata)
+        session.emit(ArtifactCreated(artifact.artifact_id, artifact_type, uri, *file), **metadata)
         session.emit(ArtifactCompleted(artifact.artifact_id, artifact.size_bytes, sha256), **metadata)
         return artifact
 
@@ -345,6 +407,8 @@ class ArtifactLibrary:
         *,
         artifact_id: str | None = None,
         bytes_written: int | None = None,
+        file_name: str | None = None,
+        media_type: str | None = None,
         **metadata: Unpack[EventMetadata],
     ) -> ArtifactStream:
         """Begin an artifact that is written in chunks, or continue one.
@@ -355,14 +419,19 @@ class ArtifactLibrary:
             artifact_id: The stream to continue; None begins one, which sends `artifact_created`.
             bytes_written: The position of the last checkpoint: later bytes are cut off. None keeps
                 all bytes that were written.
+            file_name: As for `save`. To continue a stream, give the same again.
+            media_type: As for `save`.
             metadata: As in `Session.emit`.
 
-        Raises `Invalid` if `bytes_written` is not at the end of a chunk, `Unavailable`, or as
-        `Session.emit` does.
+        Raises `Invalid` as `save` does and if `bytes_written` is not at the end of a chunk,
+        `Unavailable`, or as `Session.emit` does.
         """
         checked_type(artifact_type)
+        file = checked_file(file_name, media_type)
         if artifact_id is not None:
-            return ArtifactStream.reopen(self.store, session.emit, artifact_type, artifact_id, bytes_written, metadata)
-        stream = ArtifactStream(self.store, session.emit, artifact_type, new_artifact_id(), (), metadata)
-        session.emit(ArtifactCreated(stream.artifact_id, artifact_type, stream.uri), **metadata)
+            return ArtifactStream.reopen(
+                self.store, session.emit, artifact_type, artifact_id, bytes_written, metadata, file
+            )
+        stream = ArtifactStream(self.store, session.emit, artifact_type, new_artifact_id(), (), metadata, file)
+        session.emit(ArtifactCreated(stream.artifact_id, artifact_type, stream.uri, *file), **metadata)
         return stream

@@ -1,7 +1,7 @@
 """What a decorated callable is: its name, its function, and how it is called. Pure."""
 
 import functools
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
 from typing import Any, Literal
 
 Kind = Literal["function", "coroutine", "generator", "async generator"]
@@ -27,6 +27,45 @@ def kind_of(function: Callable[..., Any]) -> Kind:
     if inspect.isasyncgenfunction(function):
         return "async generator"
     return "generator" if inspect.isgeneratorfunction(function) else "function"
+
+
+class CallArguments:
+    """The arguments of a callable's calls by name, without its receiver.
+
+    What a partial has been given is a part of each call. Making one raises `ValueError` or
+    `TypeError` for a callable without a signature.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        import inspect  # takes long to load
+
+        self._given, self._given_by_name = tuple[Any, ...](), dict[str, Any]()
+        while isinstance(function, functools.partial):
+            self._given = (*function.args, *self._given)
+            self._given_by_name = {**function.keywords, **self._given_by_name}
+            function = function.func
+        self._signature = inspect.signature(function)
+        parameters = self._signature.parameters
+        self._rest = next((name for name, one in parameters.items() if one.kind is one.VAR_KEYWORD), None)
+        first = next(iter(parameters), None)
+        self._receiver = first if first in ("self", "cls") else None
+        self.names = tuple(name for name in parameters if name != self._receiver)
+
+    def takes(self, name: str) -> bool:
+        """Return whether a call may have an argument of this name."""
+        return self._rest is not None or name in self.names
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], omit: Collection[str] = ()) -> dict[str, Any]:
+        """Return the arguments of a call with their defaults, but for those named in `omit`.
+
+        Raises `TypeError` for arguments that the callable does not take.
+        """
+        bound = self._signature.bind(*self._given, *args, **{**self._given_by_name, **kwargs})
+        bound.apply_defaults()
+        found = {name: value for name, value in bound.arguments.items() if name != self._receiver and name not in omit}
+        if omit and self._rest in found:
+            found[self._rest] = {name: value for name, value in found[self._rest].items() if name not in omit}
+        return found
 
 
 def is_generator(value: object) -> bool:

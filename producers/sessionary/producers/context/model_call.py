@@ -11,45 +11,70 @@ from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import Invalid, ModelSlow, ModelTimeout
 from sessionary.producers.ports import OnError
 from sessionary.schemas.events import SessionActivity, UsageRecorded
-from sessionary.schemas.limits import NAME_CHARACTERS_MAX, NUMBER_MAX
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX, NUMBER_MAX, characters_max
 
 if TYPE_CHECKING:
     from asyncio import Timeout
 
 _SLOW = "model_slow"  # kind of the activity
-_FIGURES = ("tokens_in", "tokens_out", "model_cost_usd_micros", "tool_cost_usd_micros")
+_FIGURES = (
+    *("tokens_in", "tokens_out", "model_cost_usd_nanos", "tool_cost_usd_nanos"),
+    *("cache_read_input_tokens", "cache_write_input_tokens", "reasoning_output_tokens", "time_to_first_token_ms"),
+    "retries",
+)
+_MAY_MISS = frozenset(_FIGURES[4:])  # many providers leave them out: None is no fault
+_TEXTS = ("model", "retry_of", "response_id")
 
 
 def send_usage(usage: UsageRecorded, send: Callable[[UsageRecorded], str], on_error: OnError) -> str:
-    """Send a usage by `send`; of a figure that no event can have, `on_error` is told.
+    """Send a usage by `send`; of a value that no event can have, `on_error` is told.
 
-    Such a figure is rounded, or counts as 0. Returns the event's id. Raises as `send` does.
+    Such a figure is rounded, or counts as 0; another value is left out. Returns the event's id.
+    Raises as `send` does.
     """
     try:
         return send(usage)
     except Invalid:  # an agent loses no answer for what a library said of it
-        given = {name: getattr(usage, name) for name in _FIGURES}
-        counted = {name: _count(value) for name, value in given.items()}
-        figures: dict[str, Any] = {name: number for name, (number, _) in counted.items()}
-        sent = send(usage._replace(**figures))
+        given = usage._asdict()
+        counted = {name: _count(name, given[name]) for name in _FIGURES}
+        texts = {name: given[name] for name in _TEXTS if _is_text(name, given[name])}
+        is_retry = usage.is_timeout_retry is True
+        held: dict[str, Any] = {name: number for name, (number, _) in counted.items()}
+        held |= {**dict.fromkeys(_TEXTS), **texts, "is_timeout_retry": is_retry}
+        sent = send(usage._replace(**held))
     wrong = [
         f"{name} is {_show(given[name])} and counts as {number}"
         for name, (number, is_it) in counted.items()
         if not is_it
     ]
+    wrong += [f"{name} is {_show(given[name])} and is left out" for name in _TEXTS if name not in texts]
+    if given["is_timeout_retry"] is not is_retry:
+        wrong.append(f"is_timeout_retry is {_show(given['is_timeout_retry'])} and counts as False")
     if wrong:
-        what = f"the usage of {usage.model or 'a tool'}: {', '.join(wrong)}"
-        on_error(Invalid("invalid_value", f"{what}; report whole numbers from 0 to {NUMBER_MAX}"))
+        what = f"the usage of {texts.get('model') or 'a tool'}: {', '.join(wrong)}"
+        on_error(Invalid("invalid_value", f"{what}; report whole numbers from 0 to {NUMBER_MAX}, ids as texts"))
     return sent
 
 
-def _count(value: Any) -> tuple[int, bool]:
+def _count(name: str, value: Any) -> tuple[int | None, bool]:
     """Return what a figure counts as, and whether it is that: 3.0 and numpy's 3 are."""
+    nothing = None if name == "time_to_first_token_ms" else 0
+    if value is None and name in _MAY_MISS:
+        return nothing, True
     try:
-        number = int(round(value))  # noqa: RUF046 - `round` gives what the value's class wants
-        return (number, bool(number == value)) if 0 <= number <= NUMBER_MAX else (0, False)
+        number = int(round(value))  # noqa: RUF046 - by `round` alone, a number of a library stays its own
+        is_it = bool(number == value) or name == "time_to_first_token_ms"  # times are measured
+        return (number, is_it) if 0 <= number <= NUMBER_MAX else (nothing, False)
     except Exception:  # noqa: BLE001 - the value is of any type, and so is what it raises
-        return 0, False
+        return nothing, False
+
+
+def _is_text(name: str, value: Any) -> bool:
+    return value is None or (isinstance(value, str) and len(value) <= (characters_max("UsageRecorded", name) or 0))
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and (not isinstance(value, int) or value != 0)
 
 
 def _show(value: Any) -> str:
@@ -62,7 +87,11 @@ def _show(value: Any) -> str:
 class ModelCall(ReportedBlock):
     """One call of a model, made by `Session.llm`. Use it once, in `with` or `async with`.
 
-    Set what the model answers; all are 0 before. `async with` never blocks the event loop.
+    Set what the model answers; all are 0 or None before. `async with` never blocks the event loop.
+
+    A figure that is no whole number, such as the None of a stream, is rounded or counts as 0, and a
+    text that no event can have is left out: `on_error` gets an `Invalid`, and the block raises
+    nothing. None is no fault of figures that many providers leave out.
 
     A call that takes longer than the session's `model_ms` is slow: its answer is kept, the activity
     `model_slow` says how long it took, and `on_error` gets a `ModelSlow`. Heartbeats keep the
@@ -76,9 +105,18 @@ class ModelCall(ReportedBlock):
     `on_error` gets an `Invalid`, and the block raises nothing.
 
     Attributes:
-        tokens_in: Tokens of the prompt.
-        tokens_out: Tokens of the answer.
-        model_cost_usd_micros: Cost, in millionths of a US dollar.
+        tokens_in: Tokens of the prompt, with those that a cache gave or took.
+        tokens_out: Tokens of the answer, with those of reasoning.
+        model_cost_usd_nanos: Cost, in billionths of a US dollar.
+        cache_read_input_tokens: Tokens of the prompt that the provider had in its cache.
+        cache_write_input_tokens: Tokens of the prompt that the provider wrote into its cache.
+        reasoning_output_tokens: Tokens of the answer that were spent on reasoning.
+        response_id: The answer's id at the provider.
+        time_to_first_token_ms: Time to the first token in ms; see `mark_first_token`.
+        retries: Requests that the model's library repeated before it had the answer.
+        is_timeout_retry: The call repeats one that timed out. In a step that is tried again since a
+            call took too long, the client knows this itself.
+        retry_of: The `step_id` of the repeated call.
     """
 
     __slots__ = (
@@ -89,7 +127,15 @@ class ModelCall(ReportedBlock):
         "_share",
         "_timeout",
         "_took_ms",
-        "model_cost_usd_micros",
+        "cache_read_input_tokens",
+        "cache_write_input_tokens",
+        "is_timeout_retry",
+        "model_cost_usd_nanos",
+        "reasoning_output_tokens",
+        "response_id",
+        "retries",
+        "retry_of",
+        "time_to_first_token_ms",
         "tokens_in",
         "tokens_out",
     )
@@ -98,7 +144,15 @@ class ModelCall(ReportedBlock):
         super().__init__(reporter)
         self.tokens_in = 0
         self.tokens_out = 0
-        self.model_cost_usd_micros = 0
+        self.model_cost_usd_nanos = 0
+        self.cache_read_input_tokens: int | None = 0
+        self.cache_write_input_tokens: int | None = 0
+        self.reasoning_output_tokens: int | None = 0
+        self.response_id: str | None = None
+        self.time_to_first_token_ms: float | None = None
+        self.retries: int | None = 0
+        self.is_timeout_retry = False
+        self.retry_of: str | None = None
         self._model = f"{model}"[:NAME_CHARACTERS_MAX]
         self._call = ReportedCall(reporter, step_events(f"llm {model}"), fields)
         self._share: ModelShare | None = None
@@ -113,6 +167,20 @@ class ModelCall(ReportedBlock):
     def model(self) -> str:
         """Name of the model."""
         return self._model
+
+    @property
+    def step_id(self) -> str:
+        """Id that the call's events share."""
+        return self._call.inner_metadata.step_id or ""
+
+    def mark_first_token(self) -> None:
+        """Take the time to the first token of a streamed answer; the first of several counts.
+
+        for chunk in stream:
+            call.mark_first_token()
+        """
+        if self.time_to_first_token_ms is None:
+            self.time_to_first_token_ms = self._passed_s() * 1_000
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -159,6 +227,10 @@ class ModelCall(ReportedBlock):
             self._share = scope.place.share
         self._began_s, self._real_s = self._reporter.waits.now_s(), time.monotonic()
 
+    def _passed_s(self) -> float:
+        """Return the time since the call began; a clock of tests may stand still meanwhile."""
+        return max(self._reporter.waits.now_s() - self._began_s, time.monotonic() - self._real_s)
+
     def _measure(self, error: BaseException | None) -> ModelTimeout | None:
         """Take the call's duration; return the error of an answered call that took too long."""
         waits, limit_ms = self._reporter.waits, self._reporter.model_limit_s * 1_000
@@ -184,12 +256,15 @@ class ModelCall(ReportedBlock):
         is_retry, retry_of = self._find_retried()
         if self._share is not None and isinstance(error, ModelTimeout):
             self._share.over[self._model] = self._call.inner_metadata.step_id or ""
-        if error is None or self.tokens_in or self.tokens_out or self.model_cost_usd_micros:
-            usage = UsageRecorded(
-                self._model, self.tokens_in, self.tokens_out, self.model_cost_usd_micros, 0, is_retry, retry_of
-            )
+        details = (
+            *(self.cache_read_input_tokens, self.cache_write_input_tokens, self.reasoning_output_tokens),
+            *(self.response_id, self.time_to_first_token_ms, self.retries),
+        )
+        if error is None or any(map(_is_set, (self.tokens_in, self.tokens_out, self.model_cost_usd_nanos, *details))):
+            marks = is_retry or self.is_timeout_retry, retry_of if self.retry_of is None else self.retry_of
+            given: Any = (self._model, self.tokens_in, self.tokens_out, self.model_cost_usd_nanos, 0, *marks, *details)
             reporter, fields = self._reporter, self._call.end_fields
-            send_usage(usage, lambda usage: reporter.send_event(usage, fields), reporter.on_error)
+            send_usage(UsageRecorded(*given), lambda usage: reporter.send_event(usage, fields), reporter.on_error)
 
     def _tell_slow(self) -> None:
         took_ms, limit_ms = self._took_ms, self._reporter.model_ms()

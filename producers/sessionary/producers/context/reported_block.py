@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from sessionary.producers.context.error_info import ending_of, to_error_info
 from sessionary.producers.context.scope import CallReporter, added_metadata
@@ -26,18 +26,23 @@ from sessionary.schemas.types import ErrorInfo
 # A call as events: its start, and its end with duration or error.
 
 
+Output = tuple[str | None, str | None]
+"""A call's result as JSON, and the id of the artifact that has it if it is large; if it is kept."""
+NO_OUTPUT: Final[Output] = (None, None)
+
+
 class CallEvents(NamedTuple):
     """The payloads of one call.
 
     Attributes:
-        started: Payload for the start.
-        succeeded: Payload for a success; takes the duration in ms.
+        started: Payload for the start; takes the call's input as JSON, if it is kept.
+        succeeded: Payload for a success; takes the duration in ms, and the output.
         failed: Payload for a failure; takes the error and the duration in ms.
         step_id: The id of the step, if the call is one.
     """
 
-    started: Payload
-    succeeded: Callable[[int], Payload]
+    started: Callable[[str | None], Payload]
+    succeeded: Callable[[int, Output], Payload]
     failed: Callable[[ErrorInfo, int], Payload]
     step_id: str | None = None
 
@@ -46,8 +51,10 @@ def tool_events(name: str, *, side_effect: bool) -> CallEvents:
     """Return the events of a tool call. The end is accepted while the session is held, too."""
     call_id, tool = str(uuid.uuid4()), name[:NAME_CHARACTERS_MAX]
     return CallEvents(
-        ToolCallStarted(call_id, tool, call_id, "{}", 1, side_effect=side_effect, queryable=False),
-        lambda took_ms: ToolCallSucceeded(call_id, tool, call_id, None, None, 1, took_ms),
+        lambda given: ToolCallStarted(
+            call_id, tool, call_id, given or "{}", 1, side_effect=side_effect, queryable=False
+        ),
+        lambda took_ms, output: ToolCallSucceeded(call_id, tool, call_id, *output, 1, took_ms),
         lambda error, took_ms: ToolCallFailed(call_id, tool, call_id, error, 1, took_ms),
     )
 
@@ -59,8 +66,8 @@ def step_events(name: str) -> CallEvents:
     """
     step = name[:NAME_CHARACTERS_MAX]
     return CallEvents(
-        StepStarted(step, 0),
-        lambda took_ms: StepSucceeded(step, 0, execution_time_ms=took_ms),
+        lambda given: StepStarted(step, 0, given),
+        lambda took_ms, output: StepSucceeded(step, 0, output[0], took_ms),
         lambda error, _: StepFailed(step, 0, error),
         str(uuid.uuid4()),
     )
@@ -87,15 +94,18 @@ class ReportedCall:
         """The metadata of events during the call."""
         return EnvelopeFields(step_id=self._fields.step_id, causation_id=self._start_id)
 
-    def send_start(self) -> None:
-        """Report the start. Raises as `Session.emit` does."""
+    def send_start(self, given: str | None = None) -> None:
+        """Report the start; `given`: the call's input, as JSON. Raises as `Session.emit` does."""
         self._began_s = time.monotonic()
-        self._start_id = self._reporter.send_event(self._events.started, self._fields)
+        self._start_id = self._reporter.send_event(self._events.started(given), self._fields)
 
-    def send_end(self, error: BaseException | None, took_ms: int = 0) -> None:
+    def send_end(
+        self, error: BaseException | None, took_ms: int = 0, keep_output: Callable[[], Output] = lambda: NO_OUTPUT
+    ) -> None:
         """Report the end, if the start was reported. Raises as `Session.emit` does.
 
         `took_ms`: the duration by another clock than this machine's; the longer one counts.
+        `keep_output` returns the output of a call that succeeded.
         The processor accepts the end of a step in state Active only, so in any other state it is
         not sent.
         """
@@ -103,7 +113,7 @@ class ReportedCall:
         if self._start_id is None or (self._events.step_id is not None and not self._reporter.is_active()):
             return
         if ending_of(error) == "done":
-            payload = self._events.succeeded(took_ms)
+            payload = self._events.succeeded(took_ms, keep_output())
         else:
             assert error is not None
             payload = self._events.failed(to_error_info(error), took_ms)

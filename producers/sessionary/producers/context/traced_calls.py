@@ -1,12 +1,14 @@
 """A decorator that reports each call of a function in the current session."""
 
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sessionary.producers.context.callables import decorate_inside, kind_of, name_of
 from sessionary.producers.context.reported_block import (
+    NO_OUTPUT,
+    Output,
     ReportedCall,
     send_off_loop,
     start_off_loop,
@@ -14,19 +16,32 @@ from sessionary.producers.context.reported_block import (
     tool_events,
 )
 from sessionary.producers.context.scope import CallReporter, active_session, added_metadata
+from sessionary.producers.delivery.emitter import EnvelopeFields
+
+if TYPE_CHECKING:
+    from sessionary.producers.durable.captured_values import Capture, CapturedCall
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _Function = Callable[..., Any]
 
 
-def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
+def traced(
+    kind: str,
+    *,
+    name: str | None = None,
+    side_effect: bool = False,
+    capture: bool = False,
+    omit: str | Iterable[str] = (),
+) -> Callable[[F], F]:
     """Decorate a function so that each call is reported in the current session.
 
     For functions, coroutine functions, generators and asynchronous generators, methods, partials
     and objects that can be called. A generator's call ends with the generator. The function's
-    arguments, result and exceptions are unchanged, and not reported. A call outside any session is
-    not reported. Errors of reporting go to the client's `on_error`.
+    arguments, result and exceptions are unchanged; arguments and result are reported only with
+    `capture`. A call outside any session is not reported. Errors of reporting go to the client's
+    `on_error`.
 
     A call of kind `tool` becomes the events `tool_call_started`, then `tool_call_succeeded` or
     `tool_call_failed`. A call of any other kind becomes `step_started`, then `step_succeeded` or
@@ -38,12 +53,23 @@ def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> 
         kind: `tool`, or a word of your own.
         name: Name of the tool or the step. Default: the function's name.
         side_effect: The tool changes something outside.
+        capture: The first event has the arguments by name (`args_json`, else `input_json`), and the
+            last one the result (`result_json`, `output_json`). Of a generator that is what it
+            yields, the first 256 KiB. Values that JSON cannot hold are kept as
+            `{"text": ..., "type": ...}`. More than 256 KiB go to the client's library of artifacts;
+            without one, what is larger than an event (1 MiB) is cut:
+            `{"text": "...…", "type": ..., "bytes": ...}`. All of it is content, and expires as the
+            session's other content.
+        omit: Names of arguments that are not kept, such as secrets.
+
+    Raises `Invalid`, when the function is decorated, if it takes no argument that `omit` names.
     """
 
     def decorate(function: F) -> F:
-        label = f"{name or name_of(function)}"
+        label, is_tool = f"{name or name_of(function)}", kind == "tool"
+        kept = _new_capture(function, label, omit, is_tool=is_tool) if capture else None
 
-        def new_call() -> "_QuietCall | None":
+        def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_QuietCall | None":
             session = active_session()
             if session is None:
                 return None
@@ -51,40 +77,84 @@ def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> 
                 reporter = session.core.call_reporter()
             except RuntimeError:  # an `AsyncSession` that is not open yet
                 return None
-            is_tool = kind == "tool"
             events = tool_events(label, side_effect=side_effect) if is_tool else step_events(f"{kind} {label}")
-            return _QuietCall(reporter, ReportedCall(reporter, events))
+            captured = None if kept is None else kept.of_call(session.core.recorder(), args, kwargs)
+            return _QuietCall(reporter, ReportedCall(reporter, events), captured)
 
         return cast("F", functools.wraps(function)(_wrapper_for(function, new_call)))
 
     return functools.partial(decorate_inside, decorate)
 
 
+def _new_capture(function: _Function, label: str, omit: str | Iterable[str], *, is_tool: bool) -> "Capture":
+    # It uses what is above this folder, and is loaded only where calls are captured.
+    from sessionary.producers.durable.captured_values import Capture
+
+    return Capture(function, label, omit, is_tool=is_tool)
+
+
 class _QuietCall:
     """Reports a call, and never raises: reporting must not change what a function does."""
 
-    def __init__(self, reporter: CallReporter, call: ReportedCall) -> None:
+    def __init__(self, reporter: CallReporter, call: ReportedCall, captured: "CapturedCall | None") -> None:
         self._reporter = reporter
         self._call = call
+        self._captured = captured
+        if captured is not None and captured.may_wait:
+            self._reporter = reporter._replace(may_block=True)
 
     def send_start(self) -> None:
-        self._send_quietly(self._call.send_start)
+        given = None if self._captured is None else self._kept(self._captured.input_text, None)
+        self._send_quietly(lambda: self._call.send_start(given))
 
-    def send_end(self, error: BaseException | None) -> None:
-        self._send_quietly(lambda: self._call.send_end(error))
+    def send_end(self, error: BaseException | None, result: Any = None) -> None:
+        """Report the end; `result`: of a call that succeeded, and yielded nothing."""
+
+        def keep_output() -> Output:
+            if self._captured is None:
+                return NO_OUTPUT
+            return self._kept(functools.partial(self._captured.output_of, result), NO_OUTPUT)
+
+        self._send_quietly(lambda: self._call.send_end(error, keep_output=keep_output))
 
     async def send_start_async(self) -> None:
         await start_off_loop(self._reporter, self.send_start, self.send_end)
 
-    async def send_end_async(self, error: BaseException | None) -> None:
+    async def send_end_async(self, error: BaseException | None, result: Any = None) -> None:
         if isinstance(error, GeneratorExit):  # a coroutine that is closed can wait for nothing
-            self.send_end(error)
+            self.send_end(error, result)
         else:
-            await send_off_loop(self._reporter, lambda: self.send_end(error))
+            await send_off_loop(self._reporter, lambda: self.send_end(error, result))
 
     def inside(self) -> AbstractContextManager[None]:
         """Return a block whose events are marked as caused by the call."""
         return added_metadata(self._reporter.session_id, self._call.inner_metadata)
+
+    def note_item(self, item: Any) -> Any:
+        """Return an item that a generator yields, kept if calls are captured."""
+        captured = self._captured
+        if captured is not None:
+            self._send_quietly(lambda: captured.add_item(item))
+        return item
+
+    def begin_items(self) -> None:
+        """Let what a generator yields be the call's result."""
+        if self._captured is not None:
+            self._captured.begin_items()
+
+    def watched(self, items: "Generator[Any, Any, Any]") -> "Generator[Any, Any, Any]":
+        """Return a generator whose items are noted; the same one if nothing is captured."""
+        if self._captured is None:
+            return items
+        self._captured.begin_items()
+        return _WatchedItems(items, self.note_item)
+
+    def _kept(self, keep: Callable[[EnvelopeFields], T], nothing: T) -> T:
+        try:
+            return keep(self._call.inner_metadata)
+        except Exception as error:  # noqa: BLE001 - as below; the call is reported without the value
+            self._reporter.on_error(error)
+            return nothing
 
     def _send_quietly(self, send: Callable[[], None]) -> None:
         try:
@@ -93,7 +163,24 @@ class _QuietCall:
             self._reporter.on_error(error)
 
 
-_NewCall = Callable[[], _QuietCall | None]
+class _WatchedItems(Generator[Any, Any, Any]):
+    """A generator that is also told what another one yields."""
+
+    def __init__(self, items: Generator[Any, Any, Any], note_item: Callable[[Any], Any]) -> None:
+        self._items = items
+        self._note_item = note_item
+
+    def send(self, value: Any) -> Any:
+        return self._note_item(self._items.send(value))
+
+    def throw(self, *error: Any) -> Any:
+        return self._note_item(self._items.throw(*error))
+
+    def close(self) -> None:
+        self._items.close()
+
+
+_NewCall = Callable[[tuple[Any, ...], dict[str, Any]], _QuietCall | None]
 
 
 def _wrapper_for(function: _Function, new_call: _NewCall) -> _Function:
@@ -107,7 +194,7 @@ def _wrapper_for(function: _Function, new_call: _NewCall) -> _Function:
 
 def _function_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     def call_traced(*args: Any, **kwargs: Any) -> Any:
-        call = new_call()
+        call = new_call(args, kwargs)
         if call is None:
             return function(*args, **kwargs)
         call.send_start()
@@ -130,7 +217,7 @@ def _end_with(call: "_QuietCall", result: Any) -> Any:
         return _generate_async(call, result)
     if isinstance(result, Coroutine):
         return _await(call, lambda: result)
-    call.send_end(None)
+    call.send_end(None, result)
     return result
 
 
@@ -147,14 +234,15 @@ def _end_after_block(call: "_QuietCall") -> Iterator[None]:
 def _generate(call: "_QuietCall", items: "Generator[Any, Any, Any]") -> "Generator[Any, Any, Any]":
     # Without metadata: what a generator sets in its context, its consumer would see.
     with _end_after_block(call):
-        return (yield from items)
+        return (yield from call.watched(items))
 
 
 async def _generate_async(call: "_QuietCall", items: "AsyncGenerator[Any, Any]") -> AsyncGenerator[Any, Any]:
+    call.begin_items()
     try:
         async with aclosing(items):
             async for item in items:
-                yield item
+                yield call.note_item(item)
     except BaseException as error:
         await call.send_end_async(error)
         raise
@@ -168,13 +256,13 @@ async def _await(call: "_QuietCall", work: _Function) -> Any:
     except BaseException as error:
         await call.send_end_async(error)
         raise
-    await call.send_end_async(None)
+    await call.send_end_async(None, result)
     return result
 
 
 def _generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     def call_traced(*args: Any, **kwargs: Any) -> Any:
-        call, items = new_call(), function(*args, **kwargs)
+        call, items = new_call(args, kwargs), function(*args, **kwargs)
         if call is None:
             return (yield from items)
         call.send_start()
@@ -185,7 +273,7 @@ def _generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
 
 def _coroutine_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     async def call_traced(*args: Any, **kwargs: Any) -> Any:
-        call = new_call()
+        call = new_call(args, kwargs)
         if call is None:
             return await function(*args, **kwargs)
         await call.send_start_async()
@@ -196,7 +284,7 @@ def _coroutine_wrapper(function: _Function, new_call: _NewCall) -> _Function:
 
 def _async_generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     async def call_traced(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        call, items = new_call(), function(*args, **kwargs)
+        call, items = new_call(args, kwargs), function(*args, **kwargs)
         if call is not None:
             await call.send_start_async()
             items = _generate_async(call, items)

@@ -131,13 +131,18 @@ def is_stored_text(stored: str, text: str) -> bool:
 
 def text_with_type(value: object) -> Json:
     """Return a value that JSON cannot hold as its text and the name of its type."""
-    kind = type(value)
-    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     try:
         text = replace_surrogates(f"{value}")
     except Exception as broken:  # noqa: BLE001 - the class is the user's
         text = f"(its text cannot be made: {type(broken).__name__})"
-    return {"text": text, "type": f"{module}{kind.__qualname__}"}
+    return {"text": text, "type": type_name(value)}
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type, with its module unless it is a builtin."""
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
 
 
 def _reference_in(value: Json) -> str | None:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, TypeVar, cast
 
 from sessionary.producers.context.call_counts import AttemptCalls
-from sessionary.producers.context.callables import decorate_inside, is_generator, kind_of, name_of
+from sessionary.producers.context.callables import CallArguments, decorate_inside, is_generator, kind_of, name_of
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.context.scope import WorkContext, active_session, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
@@ -163,22 +163,10 @@ class _ToolCaller:
         *,
         is_async: bool,
     ) -> None:
-        import inspect  # takes long to load
-
         self._is_async = is_async
         self._policy, self._function, self._key, self._once = policy, function, key, once
-        # What a partial has been given is a part of each call.
-        self._given, self._given_by_name = tuple[Any, ...](), dict[str, Any]()
-        while isinstance(function, functools.partial):
-            self._given = (*function.args, *self._given)
-            self._given_by_name = {**function.keywords, **self._given_by_name}
-            function = function.func
-        self._signature = inspect.signature(function)
-        parameters = self._signature.parameters
-        named = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        self._takes_id = named or _CALL_ID in parameters
-        first = next(iter(parameters), None)
-        self._receiver = first if first in ("self", "cls") else None
+        self._arguments = CallArguments(function)
+        self._takes_id = self._arguments.takes(_CALL_ID)
 
     def own_arguments(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the named arguments that the function itself takes."""
@@ -193,9 +181,7 @@ class _ToolCaller:
         metadata = scope.metadata.get(session_id, NO_FIELDS)
         place = scope.place if scope.place is not None and scope.place.run_id == metadata.run_id else None
         own = self.own_arguments(kwargs)
-        bound = self._signature.bind(*self._given, *args, **{**self._given_by_name, **own})
-        bound.apply_defaults()
-        arguments = {name: value for name, value in bound.arguments.items() if name != self._receiver}
+        arguments = self._arguments.bind(args, own)
         call_id = kwargs.get(_CALL_ID, arguments.get(_CALL_ID))
         step_name = None if place is None or self._once else place.find_path()
         calls = recorder.calls() if place is None else place.calls

@@ -509,22 +509,34 @@ class AsyncSession(OpenedLater):
         model: str | None = None,
         tokens_in: int = 0,
         tokens_out: int = 0,
-        model_cost_usd_micros: int = 0,
-        tool_cost_usd_micros: int = 0,
+        model_cost_usd_nanos: int = 0,
+        tool_cost_usd_nanos: int = 0,
         is_timeout_retry: bool = False,
         retry_of: str | None = None,
+        cache_read_input_tokens: int = 0,
+        cache_write_input_tokens: int = 0,
+        reasoning_output_tokens: int = 0,
+        response_id: str | None = None,
+        time_to_first_token_ms: int | None = None,
+        retries: int = 0,
         **metadata: Unpack[EventMetadata],
     ) -> str:
         """Report tokens and cost of one call of a model or a tool.
 
         Args:
             model: Name of the model.
-            tokens_in: Tokens of the prompt.
-            tokens_out: Tokens of the answer.
-            model_cost_usd_micros: Cost of the model, in millionths of a US dollar.
-            tool_cost_usd_micros: Cost of the tool, in millionths of a US dollar.
+            tokens_in: Tokens of the prompt, with those that a cache gave or took.
+            tokens_out: Tokens of the answer, with those of reasoning.
+            model_cost_usd_nanos: Cost of the model, in billionths of a US dollar.
+            tool_cost_usd_nanos: Cost of the tool, in billionths of a US dollar.
             is_timeout_retry: True if the call repeats one that timed out.
             retry_of: Id of the usage event that this call repeats.
+            cache_read_input_tokens: Tokens of the prompt that the provider had in its cache.
+            cache_write_input_tokens: Tokens of the prompt that the provider wrote into its cache.
+            reasoning_output_tokens: Tokens of the answer that were spent on reasoning.
+            response_id: The answer's id at the provider.
+            time_to_first_token_ms: From the request to the first token of the answer, in ms.
+            retries: Requests that were repeated before the call had its answer.
             metadata: As in `emit`.
 
         Returns:
@@ -534,7 +546,19 @@ class AsyncSession(OpenedLater):
             self.core,
             self.core.send_event,
             UsageRecorded(
-                model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
+                model,
+                tokens_in,
+                tokens_out,
+                model_cost_usd_nanos,
+                tool_cost_usd_nanos,
+                is_timeout_retry,
+                retry_of,
+                cache_read_input_tokens,
+                cache_write_input_tokens,
+                reasoning_output_tokens,
+                response_id,
+                time_to_first_token_ms,
+                retries,
             ),
             envelope_fields(metadata) if metadata else NO_FIELDS,
         )
@@ -648,7 +672,7 @@ class AsyncSession(OpenedLater):
                 call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
 
         Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`,
-        all with one step id. A call that raises has a usage only if tokens or cost were set.
+        all with one step id. A call that raises has a usage only if something of it was set.
         Entering and leaving raise as `emit` does, but never hide the exception of the block.
 
         Args:

@@ -217,17 +217,25 @@ class TaskContext:
             )
         return self.save_artifact(any_json_text(value, "value"), f"{INTERMEDIATE}{name}")
 
-    def save_artifact(self, body: str | bytes, artifact_type: str) -> "Artifact":
+    def save_artifact(
+        self,
+        body: str | bytes,
+        artifact_type: str,
+        *,
+        file_name: str | None = None,
+        media_type: str | None = None,
+    ) -> "Artifact":
         """Keep a body in the library of artifacts; `artifact.reference` may stand in the result.
 
-        Raises `SettingsError` if the worker has no library, and as `ArtifactLibrary.save`.
+        Takes what `ArtifactLibrary.save` takes. Raises as it does, and `SettingsError` if the
+        worker has no library.
         """
         library = self._keeper.library
         if library is None:
             raise SettingsError(
                 "this worker has no library of artifacts: set SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...)"
             )
-        return library.save(self._keeper.reporter, body, artifact_type)
+        return library.save(self._keeper.reporter, body, artifact_type, file_name=file_name, media_type=media_type)
 
 
 class TaskBeats:

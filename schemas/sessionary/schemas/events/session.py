@@ -377,11 +377,21 @@ class CheckpointSaved(NamedTuple):
 
 
 class ArtifactCreated(NamedTuple):
-    """An artifact is opened."""
+    """An artifact is opened.
+
+    Attributes:
+        artifact_id: UUID.
+        artifact_type: The type, in the agent's words.
+        uri: Address of the body.
+        file_name: The name under which people know the content, without a folder.
+        media_type: The media type of the content, such as `application/pdf`.
+    """
 
     artifact_id: str
     artifact_type: str
     uri: str
+    file_name: str | None = None
+    media_type: str | None = None
 
 
 class ArtifactChunkAppended(NamedTuple):
@@ -483,20 +493,34 @@ class ContextSynced(NamedTuple):
 class UsageRecorded(NamedTuple):
     """Tokens and cost of one call.
 
+    Names of the last fields are those of OpenTelemetry's conventions for generative AI.
+
     Attributes:
         model: The model, if one was called.
-        tokens_in: Tokens of the input.
-        tokens_out: Tokens of the output.
-        model_cost_usd_micros: Cost of the model, in millionths of a US dollar.
-        tool_cost_usd_micros: Cost of tools, in millionths of a US dollar.
+        tokens_in: Tokens of the input, with those that a cache gave or took.
+        tokens_out: Tokens of the output, with those of reasoning.
+        model_cost_usd_nanos: Cost of the model, in billionths of a US dollar.
+        tool_cost_usd_nanos: Cost of tools, in billionths of a US dollar.
         is_timeout_retry: The call repeats one that timed out.
         retry_of: The call that is repeated, if any.
+        cache_read_input_tokens: Tokens of the input that the provider had in its cache.
+        cache_write_input_tokens: Tokens of the input that the provider wrote into its cache.
+        reasoning_output_tokens: Tokens of the output that were spent on reasoning.
+        response_id: The answer's id at the provider.
+        time_to_first_token_ms: From the request to the first token of the answer, in ms.
+        retries: Requests that were repeated before the call had its answer.
     """
 
     model: str | None
     tokens_in: int
     tokens_out: int
-    model_cost_usd_micros: int
-    tool_cost_usd_micros: int
+    model_cost_usd_nanos: int
+    tool_cost_usd_nanos: int
     is_timeout_retry: bool
     retry_of: str | None = None
+    cache_read_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    reasoning_output_tokens: int = 0
+    response_id: str | None = None
+    time_to_first_token_ms: int | None = None
+    retries: int = 0

@@ -349,6 +349,8 @@ class ArtifactState(NamedTuple):
     entered_at: int  # Time at which this state was entered
     size_bytes: int  # Size of the present chunks, or of the complete body
     sha256: str | None  # SHA-256 of the complete body, in 64 hex digits
+    file_name: str | None = None  # The name under which people know the content
+    media_type: str | None = None  # The media type of the content
 
 
 class MessageState(NamedTuple):

@@ -131,6 +131,8 @@ _ARTIFACT: Final = object_schema(
     state={**TEXT, "enum": _known(ArtifactStateName)},
     size_bytes=about(NUMBER, "size of the present chunks, or of the complete body"),
     sha256=about(TEXT_OR_NULL, "SHA-256 of the complete body, as hex; null before it is complete"),
+    file_name=about(TEXT_OR_NULL, "name under which people know the content; null if none was given"),
+    media_type=about(TEXT_OR_NULL, "media type of the content; null if none was given"),
     created_ms=about(NUMBER, "time of the creation, in ms of log time"),
     entered_ms=about(NUMBER, "time at which the present state was entered"),
 )

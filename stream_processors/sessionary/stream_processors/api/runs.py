@@ -182,7 +182,7 @@ def artifact_document(row: ArtifactState) -> dict[str, Any]:
     """Return the JSON document of an artifact. Times are ms of log time."""
     names = ("run_id", "session_id", "step_id", "artifact_id", "artifact_type", "uri", "state", "size_bytes", "sha256")
     return {
-        **{name: getattr(row, name) for name in names},
+        **{name: getattr(row, name) for name in (*names, "file_name", "media_type")},
         "created_ms": row.created_at,
         "entered_ms": row.entered_at,
     }

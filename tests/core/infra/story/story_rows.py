@@ -79,7 +79,7 @@ USAGE = {
     "model": "large",
     "tokens_in": 1200,
     "tokens_out": 300,
-    "model_cost_usd_micros": 5400,
-    "tool_cost_usd_micros": 100,
+    "model_cost_usd_nanos": 5_400_000,
+    "tool_cost_usd_nanos": 100_000,
     "is_timeout_retry": False,
 }

@@ -14,6 +14,10 @@ from tests.core.infra.story.story_rows import USAGE
     [
         ("session_activity", {"kind": "llm", "text": "reads\nthe  invoice"}, "llm", "reads the invoice"),
         ("usage_recorded", USAGE, "usage", "large, 1,200 tokens in, 300 out, $0.0055"),
+        ("usage_recorded", {**USAGE, "cache_read_input_tokens": 1_000, "reasoning_output_tokens": 250, "retries": 2,
+         "time_to_first_token_ms": 480, "response_id": "resp-1"}, "usage",
+         "large, 1,200 tokens in (1,000 cached), 300 out (250 reasoning), $0.0055, first token after 0.48 s, "
+         "2 retries, response resp-1"),
         ("state_updated", {"new_version": 3, "state_json": '{"a":1}'}, "state", 'version 3, 7 B: {"a":1}'),
         ("progress_reported", {"progress": 1.0, "total": 4.0, "message": "pages"}, "progress", "1 of 4: pages"),
         ("session_paused", {"kind": "review", "reason": "a person"}, "paused", "review: a person"),
@@ -46,6 +50,11 @@ def test_a_text_is_one_line_without_characters_that_move_the_cursor() -> None:
 
 def test_numbers_are_written_as_people_read_them() -> None:
     assert [format_bytes(count) for count in (0, 999, 1_200, 3_400_000)] == ["0 B", "999 B", "1.2 kB", "3.4 MB"]
-    assert [format_usd(micros) for micros in (0, 5400, 1_500_000)] == ["$0.00", "$0.0054", "$1.50"]
+    assert [format_usd(nanos) for nanos in (0, 75, 5_400_000, 1_500_000_000)] == [
+        "$0.00",
+        "$0.000000075",
+        "$0.0054",
+        "$1.50",
+    ]
     durations = [format_duration(seconds) for seconds in (0.0004, 0.9996, 25.0, 59.97, 3_600, 3_780)]
     assert durations == ["0 ms", "1 s", "25 s", "1 min", "1 h", "1 h 3 min"]

@@ -111,8 +111,8 @@ def test_a_deadline_is_a_moment_of_the_processor() -> None:
 def test_rejected_usage_costs_nothing() -> None:
     rows = [event_row(1, "usage_recorded", USAGE), event_row(2, "usage_recorded", USAGE, process="p2")]
     reported = make_story(rows, [outcome_row(2, "rejection", reason_code="stale_epoch")])
-    assert [moment.usage for moment in reported] == [Usage("large", 1200, 300, 5500), None]
-    assert add_totals(reported) == (1200, 300, 5500, 1, ("agent-1", "agent-1 #2"))
+    assert [moment.usage for moment in reported] == [Usage("large", 1200, 300, 5_500_000), None]
+    assert add_totals(reported) == (1200, 300, 5_500_000, 1, ("agent-1", "agent-1 #2"))
 
 
 def test_content_that_retention_removed_is_said_to_be_gone() -> None:

@@ -1,9 +1,11 @@
 """Artifacts in a session: what is stored, what is reported, what a reference gives back."""
 
+import functools
 import hashlib
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,6 +42,79 @@ def test_an_artifact_is_stored_then_reported_and_its_reference_gives_it_back(tmp
     assert str(artifact.reference) == f"artifact:markdown:{artifact.sha256}"
     for form in (artifact, artifact.reference, str(artifact.reference)):
         assert library.load(form) == body
+
+
+def test_an_artifact_has_the_name_and_the_media_type_of_its_file(tmp_path: Path) -> None:
+    client, memory = memory_client()
+    library = ArtifactLibrary(tmp_path)
+    file = {"file_name": "Übersicht Mai (2).pdf", "media_type": "application/pdf"}
+    with client, client.session(user_id="u") as session:
+        saved = library.save(session, b"%PDF", "invoice", **file)
+        stream = library.stream(session, "log", file_name="log.txt", media_type="text/plain; charset=utf-8")
+        stream.append("a")
+        again = library.stream(session, "log", artifact_id=stream.artifact_id, file_name="log.txt")
+        completed = again.complete()
+        found = session.records.artifacts()
+    assert (saved.file_name, saved.media_type) == tuple(file.values())
+    assert completed.file_name == "log.txt"
+    assert [(each.file_name, each.media_type) for each in found] == [
+        tuple(file.values()),
+        ("log.txt", "text/plain; charset=utf-8"),
+    ]
+    created = [event.payload for event in memory.events() if isinstance(event.payload, ArtifactCreated)]
+    assert created[0] == ArtifactCreated(saved.artifact_id, "invoice", saved.uri, *file.values())
+    assert memory.rejections() == []
+
+
+def test_a_continued_stream_whose_beginning_was_lost_has_its_name(tmp_path: Path) -> None:
+    client, _ = memory_client()
+    library = ArtifactLibrary(tmp_path)
+    lost = ArtifactStream(library.store, lambda payload, **metadata: "", "text", "a-lost", (), {})
+    lost.append("abc")
+    with client, client.session(user_id="u") as session:
+        again = library.stream(session, "text", artifact_id="a-lost", file_name="a.txt", media_type="text/plain")
+        again.complete()
+        (found,) = session.records.artifacts()
+    assert (found.state, found.file_name, found.media_type) == ("complete", "a.txt", "text/plain")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("", ".", "..", "a/b", "..\\b", "/tmp/a.pdf", "a\nb", "a\x00", "a\u2028", "\u202egpj.exe", "x" * 257),
+        *(b"a.pdf", Path("a.pdf"), 7),
+    ],
+)
+def test_a_file_name_that_is_none_is_refused_before_anything_is_stored(wrong: Any, tmp_path: Path) -> None:
+    client, memory = memory_client()
+    library = ArtifactLibrary(tmp_path)
+    with client, client.session(user_id="u") as session:
+        for store in (functools.partial(library.save, session, b"a"), functools.partial(library.stream, session)):
+            with pytest.raises(Invalid, match=r"file_name is .*: use a name of 1 to 256 characters without a folder"):
+                store("text", file_name=wrong)
+    assert artifact_events(memory) == []
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize("wrong", ["", "pdf", "a/", "/a", "a/b/c", "a /b", "a/b\n", "a/b; x\r\ny", "a/" + "b" * 255, 7])
+def test_a_media_type_that_is_none_is_refused(wrong: Any, tmp_path: Path) -> None:
+    client, memory = memory_client()
+    library = ArtifactLibrary(tmp_path)
+    with client, client.session(user_id="u") as session:
+        for store in (functools.partial(library.save, session, b"a"), functools.partial(library.stream, session)):
+            with pytest.raises(Invalid, match=r"media_type is .*: use type and subtype"):
+                store("text", media_type=wrong)
+    assert artifact_events(memory) == []
+
+
+@pytest.mark.parametrize(
+    "media_type", ["text/plain", "application/vnd.ms-excel", "image/svg+xml", 'text/csv; header="present"', "x/y;z=1"]
+)
+def test_a_media_type_may_have_parameters(media_type: str, tmp_path: Path) -> None:
+    client, _ = memory_client()
+    with client, client.session(user_id="u") as session:
+        saved = ArtifactLibrary(tmp_path).save(session, b"a", "text", media_type=media_type)
+    assert saved.media_type == media_type
 
 
 def test_equal_bodies_are_stored_once_and_have_two_ids(tmp_path: Path) -> None:

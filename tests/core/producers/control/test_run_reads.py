@@ -189,13 +189,14 @@ def test_artifacts_are_reported_with_their_run_or_session(
     library = ArtifactLibrary(tmp_path)
     with client.session(user_id="u") as session:
         with session.run("report", run_id="r/1"):
-            saved = library.save(session, "text", "markdown")
+            saved = library.save(session, "text", "markdown", file_name="a.md", media_type="text/markdown")
         stream = library.stream(session, "log")
         stream.append(b"12345")
         (of_run,) = reads.fetch_artifacts(session.session_id, "r/1", None, TIMEOUT_S)
         (of_session,) = reads.fetch_artifacts(session.session_id, None, None, TIMEOUT_S)
         assert list(reads.fetch_artifacts(session.session_id, "r/2", None, TIMEOUT_S)) == []
-    assert of_run == ArtifactView(saved.artifact_id, "markdown", saved.uri, "complete", 4, saved.sha256, "r/1")
+    file = ("a.md", "text/markdown")
+    assert of_run == ArtifactView(saved.artifact_id, "markdown", saved.uri, "complete", 4, saved.sha256, "r/1", *file)
     assert of_session == ArtifactView(stream.artifact_id, "log", stream.uri, "open", 5, None)
 
 

@@ -24,7 +24,7 @@ def test_readme_size_example() -> None:
     with client, client.session(user_id="u1", state={"step": 0}, data_classes=("personal",)) as s:
         s.activity("llm", "thinking")
         s.emit(LlmDecision(model="m", chosen_tools=["search"]))
-        s.usage(model="m", tokens_in=120, tokens_out=40, model_cost_usd_micros=900)
+        s.usage(model="m", tokens_in=120, tokens_out=40, model_cost_usd_nanos=900)
         s.progress(0.5, total=1.0)
         s.update_state({"step": 1})
         s.pause("waiting for a human")

@@ -89,7 +89,7 @@ def test_intermediate_results_are_read_while_the_task_runs_and_the_last_of_a_nam
             ctx.save_result(f"epoch-{loss}", LARGE)
             ctx.report_progress(1 - loss)
             reported.append(reader(stage, library).get_intermediate_results(ctx.task_id))
-        return f"{ctx.save_artifact(b'weights', 'weights').reference}"
+        return f"{ctx.save_artifact(b'weights', 'weights', file_name='w.bin').reference}"
 
     task_id = carry_out(stage, train, library)
     first = {"best": {"loss": 0.4}, "epoch-0.4": LARGE}

@@ -8,7 +8,15 @@ from tests.core.stream_processors.api.run_rig import RunRig
 from tests.core.stream_processors.api.test_steps import fields, shown
 
 OPEN = ArtifactState("acme", "", None, "s-1", "a1", "markdown", "file:///a1", "open", 10, 10, 7, None)
-COMPLETE = OPEN._replace(artifact_id="a2", state="complete", entered_at=20, size_bytes=9, sha256="ab" * 32)
+COMPLETE = OPEN._replace(
+    artifact_id="a2",
+    state="complete",
+    entered_at=20,
+    size_bytes=9,
+    sha256="ab" * 32,
+    file_name="a.md",
+    media_type="text/markdown",
+)
 OF_RUN, OF_SESSION = ("runs", "r1"), ()
 
 
@@ -42,6 +50,8 @@ def test_an_artifact_is_shown_with_its_place_and_hash() -> None:
     names = ("state", "size_bytes", "sha256", "created_ms", "entered_ms")
     assert shown(first, *names) == ("open", 7, None, 10, 10)
     assert shown(second, *names) == ("complete", 9, "ab" * 32, 10, 20)
+    assert shown(first, "file_name", "media_type") == (None, None)
+    assert shown(second, "file_name", "media_type") == ("a.md", "text/markdown")
 
 
 @pytest.mark.parametrize(("parts", "reason"), [(OF_RUN, "unknown_run"), (OF_SESSION, "unknown_session")])

@@ -43,19 +43,35 @@ CREATE TABLE IF NOT EXISTS {database}.history
     tokens_out Int64
         DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'tokens_out'), 0)
         COMMENT 'tokens of the output',
-    model_cost_usd_micros Int64
-        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'model_cost_usd_micros'), 0)
-        COMMENT 'cost of the model in millionths of a US dollar',
-    tool_cost_usd_micros Int64
-        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'tool_cost_usd_micros'), 0)
-        COMMENT 'cost of tools in millionths of a US dollar',
+    model_cost_usd_nanos Int64
+        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'model_cost_usd_nanos'), 0)
+        COMMENT 'cost of the model in billionths of a US dollar',
+    tool_cost_usd_nanos Int64
+        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'tool_cost_usd_nanos'), 0)
+        COMMENT 'cost of tools in billionths of a US dollar',
     is_timeout_retry Bool
         DEFAULT if(event_type = 'usage_recorded', JSONExtractBool(payload_json, 'is_timeout_retry'), false)
         COMMENT 'whether the call repeats one that timed out',
+    cache_read_input_tokens Int64
+        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'cache_read_input_tokens'), 0)
+        COMMENT 'tokens of the input that the provider had in its cache; they are in tokens_in too',
+    cache_write_input_tokens Int64
+        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'cache_write_input_tokens'), 0)
+        COMMENT 'tokens of the input that the provider wrote into its cache; they are in tokens_in too',
+    reasoning_output_tokens Int64
+        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'reasoning_output_tokens'), 0)
+        COMMENT 'tokens of the output that were spent on reasoning; they are in tokens_out too',
+    retries Int64
+        DEFAULT if(event_type = 'usage_recorded', JSONExtractInt(payload_json, 'retries'), 0)
+        COMMENT 'requests that were repeated before the call had its answer',
     execution_time_ms Nullable(Int64)
         DEFAULT if(event_type IN ('tool_call_succeeded', 'tool_call_failed', 'step_succeeded'),
             JSONExtract(payload_json, 'execution_time_ms', 'Nullable(Int64)'), NULL)
         COMMENT 'reported time of a tool call or step in milliseconds',
+    time_to_first_token_ms Nullable(Int64)
+        DEFAULT if(event_type = 'usage_recorded',
+            JSONExtract(payload_json, 'time_to_first_token_ms', 'Nullable(Int64)'), NULL)
+        COMMENT 'from the request to the first token of the answer, in milliseconds',
     state_bytes Nullable(UInt64)
         DEFAULT multiIf(event_type = 'state_updated', length(JSONExtractString(payload_json, 'state_json')),
             event_type IN ('session_created', 'snapshot_created'),

@@ -3,6 +3,8 @@ SELECT
     max(e.at) AS time, tenant_id, session_id, max(e.run_id) AS run_id, artifact_id,
     argMinIf(e.artifact_type, e.place, e.artifact_type != '') AS artifact_type,
     argMinIf(e.uri, e.place, e.uri != '') AS uri,
+    nullIf(argMinIf(e.file_name, e.place, e.file_name != ''), '') AS file_name,
+    nullIf(argMinIf(e.media_type, e.place, e.media_type != ''), '') AS media_type,
     multiIf(purged_at IS NOT NULL, 'purged', deleted_at IS NOT NULL, 'soft_deleted', completed_at IS NOT NULL, 'complete', 'open') AS state,
     argMaxIf(e.size_bytes, e.place, e.size_bytes IS NOT NULL) AS size_bytes,
     argMaxIf(e.sha256, e.place, e.sha256 IS NOT NULL) AS sha256,
@@ -15,6 +17,8 @@ FROM
         tenant_id, session_id, run_id, assumeNotNull(artifact_id) AS artifact_id, event_type, source_offset AS place, time AS at,
         if(event_type = 'artifact_created', toString(name), '') AS artifact_type,
         if(event_type = 'artifact_created', JSONExtractString(payload_json, 'uri'), '') AS uri,
+        if(event_type = 'artifact_created', JSONExtractString(payload_json, 'file_name'), '') AS file_name,
+        if(event_type = 'artifact_created', JSONExtractString(payload_json, 'media_type'), '') AS media_type,
         if(event_type = 'artifact_completed', bytes, NULL) AS size_bytes,
         if(event_type = 'artifact_completed', sha256, NULL) AS sha256, toUInt64(0) AS chunks, time AS created_at,
         if(event_type = 'artifact_completed', time, NULL) AS completed_at,
@@ -25,7 +29,7 @@ FROM
     UNION ALL
     SELECT
         tenant_id, session_id, run_id, artifact_id, '', toUInt64(18446744073709551615), ifNull(purged_at, deleted_at),
-        toString(artifact_type), uri, size_bytes, sha256, chunks, created_at, completed_at, toNullable(deleted_at), purged_at,
+        toString(artifact_type), uri, '', '', size_bytes, sha256, chunks, created_at, completed_at, toNullable(deleted_at), purged_at,
         toDateTime('2106-01-01 00:00:00', 'UTC')
     FROM {database}.artifact_deletions FINAL
 ) AS e
@@ -40,6 +44,8 @@ ALTER TABLE {database}.v_artifacts
     COMMENT COLUMN artifact_id 'id of the artifact',
     COMMENT COLUMN artifact_type 'type of the artifact',
     COMMENT COLUMN uri 'address of the body, also after its removal; empty if personal data expired before the mark',
+    COMMENT COLUMN file_name 'name under which people know the content; null if none was given, or once its events have expired',
+    COMMENT COLUMN media_type 'media type of the content; null if none was given, or once its events have expired',
     COMMENT COLUMN state 'open, complete, soft_deleted (marked) or purged (body removed)',
     COMMENT COLUMN size_bytes 'size of the body, once complete',
     COMMENT COLUMN sha256 'hash of the body, once complete',

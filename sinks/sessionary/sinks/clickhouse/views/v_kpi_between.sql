@@ -121,8 +121,8 @@ CROSS JOIN
 CROSS JOIN
 (
     SELECT
-        sum(model_cost_usd_micros + tool_cost_usd_micros) AS cost,
-        sumIf(model_cost_usd_micros + tool_cost_usd_micros, is_timeout_retry) AS retry_cost
+        sum(model_cost_usd_nanos + tool_cost_usd_nanos) AS cost,
+        sumIf(model_cost_usd_nanos + tool_cost_usd_nanos, is_timeout_retry) AS retry_cost
     FROM {database}.v_usage_calls_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')})
 ) AS u
 CROSS JOIN

@@ -1,11 +1,14 @@
 CREATE OR REPLACE VIEW {database}.v_usage_between AS
 SELECT
     tenant_id, service_id, count() AS calls, sum(c.tokens_in) AS tokens_in, sum(c.tokens_out) AS tokens_out,
-    sum(c.model_cost_usd_micros) AS model_cost_usd_micros, sum(c.tool_cost_usd_micros) AS tool_cost_usd_micros,
+    sum(c.model_cost_usd_nanos) AS model_cost_usd_nanos, sum(c.tool_cost_usd_nanos) AS tool_cost_usd_nanos,
     countIf(is_timeout_retry) AS timeout_retries,
-    sumIf(c.model_cost_usd_micros + c.tool_cost_usd_micros, is_timeout_retry) AS timeout_retry_cost_usd_micros,
-    if(model_cost_usd_micros + tool_cost_usd_micros = 0, NULL,
-        timeout_retry_cost_usd_micros / (model_cost_usd_micros + tool_cost_usd_micros)) AS timeout_retry_share
+    sumIf(c.model_cost_usd_nanos + c.tool_cost_usd_nanos, is_timeout_retry) AS timeout_retry_cost_usd_nanos,
+    if(model_cost_usd_nanos + tool_cost_usd_nanos = 0, NULL,
+        timeout_retry_cost_usd_nanos / (model_cost_usd_nanos + tool_cost_usd_nanos)) AS timeout_retry_share,
+    sum(c.cache_read_input_tokens) AS cache_read_input_tokens, sum(c.cache_write_input_tokens) AS cache_write_input_tokens,
+    sum(c.reasoning_output_tokens) AS reasoning_output_tokens, sum(c.retries) AS retries,
+    avg(c.time_to_first_token_ms) AS mean_time_to_first_token_ms
 FROM {database}.v_usage_calls_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')}) AS c
 GROUP BY tenant_id, service_id;
 

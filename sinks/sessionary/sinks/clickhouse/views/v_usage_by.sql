@@ -14,7 +14,12 @@ ALTER TABLE {database}.v_usage_by
     COMMENT COLUMN calls 'calls, each counted once',
     COMMENT COLUMN tokens_in 'tokens of the input',
     COMMENT COLUMN tokens_out 'tokens of the output',
-    COMMENT COLUMN model_cost_usd_micros 'cost of the model in millionths of a US dollar',
-    COMMENT COLUMN tool_cost_usd_micros 'cost of tools in millionths of a US dollar',
+    COMMENT COLUMN model_cost_usd_nanos 'cost of the model in billionths of a US dollar',
+    COMMENT COLUMN tool_cost_usd_nanos 'cost of tools in billionths of a US dollar',
     COMMENT COLUMN timeout_retries 'number of calls that repeat one that timed out',
-    COMMENT COLUMN timeout_retry_cost_usd_micros 'cost of these retries in millionths of a US dollar';
+    COMMENT COLUMN timeout_retry_cost_usd_nanos 'cost of these retries in billionths of a US dollar',
+    COMMENT COLUMN cache_read_input_tokens 'tokens of the input that the provider had in its cache; they are in tokens_in too',
+    COMMENT COLUMN cache_write_input_tokens 'tokens of the input that the provider wrote into its cache; they are in tokens_in too',
+    COMMENT COLUMN reasoning_output_tokens 'tokens of the output that were spent on reasoning; they are in tokens_out too',
+    COMMENT COLUMN retries 'requests that were repeated before calls had their answers',
+    COMMENT COLUMN mean_time_to_first_token_ms 'mean time to the first token of the answer, in milliseconds; null if not reported';

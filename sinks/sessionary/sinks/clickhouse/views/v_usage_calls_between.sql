@@ -13,8 +13,10 @@ deliveries AS
     SELECT
         appended_at, tenant_id, session_id, user_id, agent_id, service_id, run_id, step_id, model,
         greatest(tokens_in, 0) AS tokens_in, greatest(tokens_out, 0) AS tokens_out,
-        greatest(model_cost_usd_micros, 0) AS model_cost_usd_micros,
-        greatest(tool_cost_usd_micros, 0) AS tool_cost_usd_micros, is_timeout_retry,
+        greatest(model_cost_usd_nanos, 0) AS model_cost_usd_nanos,
+        greatest(tool_cost_usd_nanos, 0) AS tool_cost_usd_nanos, is_timeout_retry,
+        cache_read_input_tokens, cache_write_input_tokens, reasoning_output_tokens, time_to_first_token_ms, retries,
+        JSONExtract(payload_json, 'response_id', 'Nullable(String)') AS response_id,
         producer_id, producer_seq, source_offset, cityHash64(tenant_id, session_id, producer_id, producer_seq) AS call_hash,
         (source_partition, source_offset, appended_at) NOT IN
         (
@@ -40,13 +42,15 @@ deliveries AS
 ) AS copies
 SELECT
     appended_at AS time, tenant_id, session_id, user_id, agent_id, service_id, run_id, step_id, model, tokens_in, tokens_out,
-    model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry
+    model_cost_usd_nanos, tool_cost_usd_nanos, is_timeout_retry, cache_read_input_tokens, cache_write_input_tokens,
+    reasoning_output_tokens, time_to_first_token_ms, retries, response_id
 FROM deliveries
 WHERE is_kept AND (empty(copies) OR call_hash NOT IN (SELECT arrayJoin(copies)))
 UNION ALL
 SELECT
     appended_at, tenant_id, session_id, user_id, agent_id, service_id, run_id, step_id, model, tokens_in, tokens_out,
-    model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry
+    model_cost_usd_nanos, tool_cost_usd_nanos, is_timeout_retry, cache_read_input_tokens, cache_write_input_tokens,
+    reasoning_output_tokens, time_to_first_token_ms, retries, response_id
 FROM
 (
     SELECT *

@@ -38,13 +38,18 @@ _FIGURES: Final[dict[str, tuple[object, dict[str, str]]]] = {
     "model": (None, {"usage_recorded": "model"}),
     "tokens_in": (0, {"usage_recorded": "tokens_in"}),
     "tokens_out": (0, {"usage_recorded": "tokens_out"}),
-    "model_cost_usd_micros": (0, {"usage_recorded": "model_cost_usd_micros"}),
-    "tool_cost_usd_micros": (0, {"usage_recorded": "tool_cost_usd_micros"}),
+    "model_cost_usd_nanos": (0, {"usage_recorded": "model_cost_usd_nanos"}),
+    "tool_cost_usd_nanos": (0, {"usage_recorded": "tool_cost_usd_nanos"}),
     "is_timeout_retry": (False, {"usage_recorded": "is_timeout_retry"}),
+    "cache_read_input_tokens": (0, {"usage_recorded": "cache_read_input_tokens"}),
+    "cache_write_input_tokens": (0, {"usage_recorded": "cache_write_input_tokens"}),
+    "reasoning_output_tokens": (0, {"usage_recorded": "reasoning_output_tokens"}),
+    "retries": (0, {"usage_recorded": "retries"}),
     "execution_time_ms": (
         None,
         dict.fromkeys(("tool_call_succeeded", "tool_call_failed", "step_succeeded"), "execution_time_ms"),
     ),
+    "time_to_first_token_ms": (None, {"usage_recorded": "time_to_first_token_ms"}),
     "state_bytes": (
         None,
         {

@@ -160,6 +160,8 @@ def _new_artifact(
         entered_at=now_ms,
         size_bytes=0,
         sha256=None,
+        file_name=payload.file_name,
+        media_type=payload.media_type,
     )
 
 

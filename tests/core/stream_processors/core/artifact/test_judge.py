@@ -23,7 +23,7 @@ class ArtifactRig(ChildRig):
         """Send `artifact_` and `event` of the artifact `f`."""
         given: dict[str, Any] = {"artifact_id": "f"}
         if event == "created":
-            given |= {"artifact_type": "json", "uri": "file:///f"}
+            given |= {"artifact_type": "json", "uri": "file:///f", "file_name": "a.json", "media_type": "text/json"}
         if event == "completed":
             given |= {"size_bytes": 9, "sha256": HASH}
         marks = {"run_id": run_id, "step_id": "s1"}
@@ -57,7 +57,8 @@ def test_an_artifact_is_created_filled_completed_deleted_and_purged(run_id: str 
     rig = ArtifactRig()
     assert rig.artifact("created", run_id) == "applied"
     begun = ArtifactState(
-        *(*rig.agent.key, run_id, "s1", "f", "json", "file:///f", "open"), rig.at, rig.at, size_bytes=0, sha256=None
+        *(*rig.agent.key, run_id, "s1", "f", "json", "file:///f", "open"),
+        *(rig.at, rig.at, 0, None, "a.json", "text/json"),
     )
     assert rig.row(run_id) == begun
     rig.at += 10

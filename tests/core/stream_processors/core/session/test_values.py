@@ -21,7 +21,7 @@ def active_rig() -> tuple[OracleRig, EventFactory]:
     ("event_type", "fields", "detail"),
     [
         ("usage_recorded", {"tokens_in": -5}, "tokens_in is -5; it must be from 0 to 1000000000000000"),
-        ("usage_recorded", {"model_cost_usd_micros": -1}, "model_cost_usd_micros is -1; it must be from 0 to 10"),
+        ("usage_recorded", {"model_cost_usd_nanos": -1}, "model_cost_usd_nanos is -1; it must be from 0 to 10"),
         ("session_activity", {"kind": "k" * 257}, "kind has 257 characters, more than 256"),
         ("session_terminated", {"message": "m" * 16_385}, "message has 16385 characters, more than 16384"),
         (

@@ -121,7 +121,7 @@ def _moment_document(moment: Moment) -> dict[str, Json]:
         "model": usage.model if usage else None,
         "tokens_in": usage.tokens_in if usage else None,
         "tokens_out": usage.tokens_out if usage else None,
-        "cost_usd_micros": usage.cost_usd_micros if usage else None,
+        "cost_usd_nanos": usage.cost_usd_nanos if usage else None,
         "payload": moment.payload,
     }
 
@@ -134,7 +134,7 @@ def _print_heading(found: Row, moments: Sequence[Moment]) -> None:
     print_message(f"{found['tenant_id']}: session {found['session_id']}{text}{user}")
     print_message(
         f"{found['state']}, began {began} UTC; {totals.tokens_in:,} tokens in, {totals.tokens_out:,} out, "
-        f"{format_usd(totals.cost_usd_micros)}; {totals.rejections} rejected"
+        f"{format_usd(totals.cost_usd_nanos)}; {totals.rejections} rejected"
     )
 
 

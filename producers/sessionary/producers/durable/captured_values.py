@@ -1,0 +1,158 @@
+"""What `traced(capture=True)` keeps of a call: its arguments and its result, as JSON."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from sessionary.producers.context.callables import CallArguments
+from sessionary.producers.context.reported_block import Output
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.large_values import (
+    STEP_INPUT,
+    STEP_OUTPUT,
+    TOOL_ARGUMENTS,
+    TOOL_RESULT,
+    VALUE_BYTES_MAX,
+    store_value,
+    text_with_type,
+    type_name,
+)
+from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.errors import Invalid
+from sessionary.producers.process.safe_text import any_json_text
+
+CUT_CHARACTERS: Final = 16 << 10  # of the JSON of a value that nothing can hold whole
+CUT_MARK: Final = "…"
+_DEPTH_MAX: Final = 8  # of containers that are looked into for the value that JSON cannot hold
+
+
+class Capture:
+    """Keeps the values of a function's calls."""
+
+    def __init__(self, function: Callable[..., Any], label: str, omit: str | Iterable[str], *, is_tool: bool) -> None:
+        """Take what is left out. Raises `Invalid` for a name that the function does not take."""
+        self.label = label
+        self.types = (TOOL_ARGUMENTS, TOOL_RESULT) if is_tool else (STEP_INPUT, STEP_OUTPUT)
+        self._omit = frozenset((omit,) if isinstance(omit, str) else omit)
+        try:
+            self._arguments: CallArguments | None = CallArguments(function)
+        except (TypeError, ValueError):  # some functions in C have no signature
+            self._arguments = None
+            return
+        if unknown := sorted(name for name in self._omit if not self._arguments.takes(name)):
+            raise Invalid(
+                "invalid_value",
+                f"omit names {', '.join(map(repr, unknown))}, which {label} does not take: its arguments are "
+                f"{', '.join(self._arguments.names)}",
+            )
+
+    def of_call(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "CapturedCall":
+        """Return what keeps the values of one call."""
+        return CapturedCall(self, recorder, args, kwargs)
+
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name, without those that are left out. Raises `TypeError`."""
+        if self._arguments is not None:
+            return self._arguments.bind(args, kwargs, self._omit)
+        # Which of the arguments by position are to be left out is unknown.
+        named = {name: value for name, value in kwargs.items() if name not in self._omit}
+        return named if self._omit else {"args": list(args), **named}
+
+
+class CapturedCall:
+    """Keeps the values of one call. Its methods block while a large value is saved."""
+
+    def __init__(self, capture: Capture, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._capture, self._recorder, self._args, self._kwargs = capture, recorder, args, kwargs
+        self._items: list[str] | None = None  # as JSON: what is yielded may change later
+        self._size = self._more = 0
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a value may have to be saved."""
+        return self._recorder.artifacts is not None
+
+    def input_text(self, fields: EnvelopeFields) -> str | None:
+        """Return the arguments as an event has them; None if they do not fit the function."""
+        try:
+            given = self._capture.named(self._args, self._kwargs)
+        except TypeError:
+            return None  # the call itself raises it
+        self._args, self._kwargs = (), {}  # not kept alive for as long as the call lasts
+        held = {name: json_value(value) for name, value in given.items()}
+        share = max(len(given), 1)
+
+        def cut() -> object:
+            sizes = {name: len(any_json_text(value, name).encode()) for name, value in held.items()}
+            fitting = VALUE_BYTES_MAX // share
+            return {
+                name: value if sizes[name] <= fitting else cut_value(given[name], value, share)
+                for name, value in held.items()
+            }
+
+        what = f"the arguments of {self._capture.label}"
+        return _store(self._recorder, held, what, self._capture.types[0], fields, cut)[0]
+
+    def output_of(self, result: Any, fields: EnvelopeFields) -> Output:
+        """Return the result as an event has it, or what was yielded."""
+        if self._items is not None:
+            mark = [any_json_text(f"{CUT_MARK} {self._more:,} more", "mark")] if self._more else []
+            return f"[{','.join([*self._items, *mark])}]", None
+        held = json_value(result)
+        what = f"the result of {self._capture.label}"
+        return _store(self._recorder, held, what, self._capture.types[1], fields, lambda: cut_value(result, held))
+
+    def begin_items(self) -> None:
+        """Let what is yielded be the call's result."""
+        self._items = []
+
+    def add_item(self, item: object) -> None:
+        """Keep what a generator yields, unless it is more than 256 KiB in all; then count it."""
+        if self._items is not None and not self._more:
+            text = any_json_text(json_value(item), "item")
+            self._size += len(text.encode())
+            if self._size <= VALUE_BYTES_MAX:
+                self._items.append(text)
+                return
+        self._more += 1
+
+
+def json_value(value: Any, outer: tuple[int, ...] = ()) -> Any:
+    """Return a value with all that JSON cannot hold in it as text with its type.
+
+    `outer`: the ids of the containers around it.
+    """
+    try:
+        any_json_text(value, "value")
+    except Invalid:
+        pass
+    else:
+        return value
+    if len(outer) < _DEPTH_MAX and id(value) not in outer:
+        inside = (*outer, id(value))
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {key: json_value(item, inside) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [json_value(item, inside) for item in value]
+    return text_with_type(value)
+
+
+def cut_value(value: object, held: Any, share: int = 1) -> dict[str, object]:
+    """Return the beginning of a value's JSON with a mark, its type and its size in bytes.
+
+    `held`: the value as JSON can hold it. `share`: how many values share the room.
+    """
+    text = any_json_text(held, "value")
+    cut = f"{text[: CUT_CHARACTERS // share]}{CUT_MARK}"
+    return {"text": cut, "type": type_name(value), "bytes": len(text.encode())}
+
+
+def _store(
+    recorder: Recorder, held: Any, what: str, artifact_type: str, fields: EnvelopeFields, cut: Callable[[], object]
+) -> Output:
+    """Return a value as an event has it: whole, as the reference of an artifact, or cut."""
+    try:
+        return store_value(recorder, held, what, artifact_type, fields)
+    except Exception as error:  # noqa: BLE001 - of the store, or no room for an artifact: its beginning is kept
+        if recorder.artifacts is not None:
+            recorder.on_error(error)
+    return any_json_text(cut(), what), None
