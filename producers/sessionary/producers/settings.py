@@ -155,6 +155,7 @@ class ProducerSettings(KafkaSettings):
     @field_validator("api_token")
     @classmethod
     def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
+        token = SecretStr(token.get_secret_value().strip()) if token is not None else None  # such as a file's line
         if token is not None and not _TOKEN.fullmatch(token.get_secret_value()):
             raise ValueError("a token has visible ASCII characters only, at least one; without one unset it")
         return token

@@ -96,7 +96,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     for name in ("broker", "clickhouse", "processor"):
         assert not found[name]["ok"]
         assert found[name]["advice"]
-    asked = {"versions", "driver", "broker", "clickhouse", "processor"}
+    asked = {"versions", "driver", "variables", "broker", "clickhouse", "processor"}
     assert set(found) == asked, "nothing more is asked of who is away"
     assert "broker" in err
 
