@@ -54,6 +54,7 @@ class SessionFollower:
         self._find_after: Callable[[], LogPosition | None] | None = find_after
         self._first_s, self._timeout_s = first_s, timeout_s
         self._on_close = on_close
+        self.lease: object = None  # keeps the client open
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._stream: StateStream | None = None
