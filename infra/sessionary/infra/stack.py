@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +51,7 @@ from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 from sessionary.infra.metrics_targets import MetricsTarget, choose_metrics_ports, metrics_variables, write_targets
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError, SettingsError
+from sessionary.schemas.http.proxies import open_url
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.stream_processors.settings import SIGNING_KEYS_FILE
@@ -177,7 +177,7 @@ def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLCon
 
 def _answers_well(page: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLContext | None = None) -> bool:
     try:
-        with urllib.request.urlopen(page, timeout=timeout_s, context=context) as answer:
+        with open_url(page, timeout_s, context) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError, http.client.HTTPException):
         return False

@@ -228,9 +228,9 @@ def test_a_client_stays_open_as_long_as_it_is_used(kept: str, closed_address: st
 
 _EXIT = """
 import time, atexit
-from sessionary.producers import SessionClient
 began = []
-atexit.register(lambda: print(f"{time.monotonic() - began[0]:.3f}"))
+atexit.register(lambda: print(f"{time.monotonic() - began[0]:.3f}"))  # before the client's, so it is called after it
+from sessionary.producers import SessionClient
 clients = [
     SessionClient(tenant_id="acme", service_id="s", agent_id=f"a{n}", on_error=lambda error: print(error))
     for n in range(4)

@@ -6,7 +6,6 @@ import re
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -51,6 +50,7 @@ from sessionary.infra.worker_findings import (
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.http.control_servers import split_urls
+from sessionary.schemas.http.proxies import open_url
 from sessionary.schemas.kafka.clients import AdminConnection
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings, read_variables
 from sessionary.schemas.settings.variables import describe_near_misses, find_near_misses
@@ -99,7 +99,7 @@ def _find_fault(address: str, timeout_s: float) -> str | None:
 def _read_page(page: str, timeout_s: float) -> tuple[bool, str]:
     """Return whether a page's status is 200, and its text. Raises `OSError`, `HTTPException`."""
     try:
-        with urllib.request.urlopen(page, timeout=timeout_s) as answer:
+        with open_url(page, timeout_s) as answer:
             return True, answer.read(_TEXT_BYTES_MAX).decode(errors="replace").strip()
     except urllib.error.HTTPError as refusal:
         with refusal:
