@@ -46,6 +46,7 @@ from sessionary.infra.local.kafka.cluster import (
     plan_cluster,
     write_cluster,
 )
+from sessionary.infra.local.kafka.node import check_folder
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 from sessionary.infra.metrics_targets import MetricsTarget, choose_metrics_ports, metrics_variables, write_targets
@@ -211,6 +212,7 @@ class Stack:
         """
         if brokers not in (None, 1, 3):
             raise SettingsError(f"--brokers is {brokers}: a stack has 1, or 3; with 2, each write would need both")
+        check_folder(data)
         data.mkdir(parents=True, exist_ok=True)
         self.data = data.resolve()
         self._lock: IO[str] | None = None

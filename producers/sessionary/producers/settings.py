@@ -145,6 +145,11 @@ class ProducerSettings(KafkaSettings):
             raise ValueError("it is empty, which would be the working folder; without a value unset it")
         return place
 
+    @field_validator("spool_dir", "journal_path")
+    @classmethod
+    def _fix_place(cls, place: Path | None) -> Path | None:
+        return None if place is None else place.absolute()  # the program may change its working folder
+
     @field_validator("control_url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
