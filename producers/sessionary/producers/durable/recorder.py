@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # most clients have no library
 
 T = TypeVar("T")
 
-REAL_WAITS = Waits(awake_and_asleep_s, None, random.random)
+REAL_WAITS = Waits(awake_and_asleep_s, None, random.SystemRandom().random)
 
 
 class SentEvent(Protocol):
