@@ -121,8 +121,8 @@ class ClickHouseClient:
             via = proxy_note(settings.clickhouse_url)
             why = (cause.strerror if isinstance(cause, OSError) else None) or cause
             raise Unavailable(
-                f"ClickHouse at {settings.clickhouse_url}{via} does not answer ({why}): start it, or name another one by "
-                "--data or SESSIONARY_CLICKHOUSE_URL",
+                f"ClickHouse at {settings.clickhouse_url}{via} does not answer ({why}): start it, or name another one "
+                "by --data or SESSIONARY_CLICKHOUSE_URL",
                 _RETRY_AFTER_S,
             ) from None
 

@@ -20,7 +20,6 @@ import ssl
 import sys
 import threading
 import time
-import urllib.error
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -41,10 +41,7 @@ def test_two_clusters_never_share_a_spool(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *(
-            ("control_url", text)
-            for text in ("processor:8600", "http://", "ftp://a", "http://a:b", "http://a:99999")
-        ),
+        *(("control_url", text) for text in ("processor:8600", "http://", "ftp://a", "http://a:b", "http://a:99999")),
         *(("control_url", text) for text in ("http://a b", "http://u:p@a", "http://a/?q", "http://é", "http://a:0")),
         *(("api_token", text) for text in ("a b", "a\nb", "é", "\ud83d")),
         *(("bootstrap_servers", text) for text in ("a:b", "a:99999", "a:0", "a:1,", "http://a:1", "a b")),

@@ -6,8 +6,8 @@ from threading import Condition, Event, Thread
 
 from sessionary.producers.durable.recorder import wait_recorded
 from sessionary.producers.errors import ProducerError, Unavailable
-from sessionary.producers.process.guards import start_thread
 from sessionary.producers.ports import OnError, Receipt
+from sessionary.producers.process.guards import start_thread
 
 _ROUND_S = 0.1
 TAKES_SESSION = frozenset({"attach", "accept"})

@@ -16,4 +16,12 @@ from sessionary.schemas.settings.env_settings import (
 )
 from sessionary.schemas.settings.variables import ENV_PREFIX, read_variables
 
-__all__ = ["ENV_PREFIX", "SOCKET_TIMEOUT_MS", "ClickHouseSettings", "EnvSettings", "KafkaSettings", "LogSettings", "read_variables"]
+__all__ = [
+    "ENV_PREFIX",
+    "SOCKET_TIMEOUT_MS",
+    "ClickHouseSettings",
+    "EnvSettings",
+    "KafkaSettings",
+    "LogSettings",
+    "read_variables",
+]

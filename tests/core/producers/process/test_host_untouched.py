@@ -119,7 +119,8 @@ def test_folders_of_settings_are_absolute() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["with space", "übung-日本", "a,b", "back\\slash", "per%20cent#hash=1", "$HOME", "{x}", "*", "a?b", "\udcff"]
+    "name",
+    ["with space", "übung-日本", "a,b", "back\\slash", "per%20cent#hash=1", "$HOME", "{x}", "*", "a?b", "\udcff"],
 )
 def test_a_spool_folder_may_have_any_name(name: str, closed_address: str, tmp_path: Path) -> None:
     settings = new_settings(closed_address, tmp_path / name / "spool")
@@ -130,6 +131,28 @@ def test_a_spool_folder_may_have_any_name(name: str, closed_address: str, tmp_pa
     assert [one.name for one in tmp_path.iterdir()] == [name]
     with new_client(settings, errors) as client:
         wait_until(lambda: client.counters.replayed >= 4, 20, "the events of the first client")
+
+
+_LEFT_AT_ONCE = """
+import os
+from sessionary.producers import SessionClient
+
+client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", on_error=lambda error: None)
+child = os.fork()
+if child == 0:
+    client.session(user_id="u").activity("llm")
+    os._exit(0)
+os.waitpid(child, 0)
+client.close(0.1)
+"""
+
+
+def test_the_next_client_sends_what_a_child_left_at_os_exit(closed_address: str, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SESSIONARY_")}
+    own = {"SESSIONARY_BOOTSTRAP_SERVERS": closed_address, "SESSIONARY_SPOOL_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", _LEFT_AT_ONCE], env=env | own, timeout=120, check=True)
+    with new_client(new_settings(closed_address, tmp_path), []) as client:
+        wait_until(lambda: client.counters.replayed >= 3, 20, "the child's events")
 
 
 _DURING_EXIT = """

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from sessionary.producers import ProducerError, Unavailable
+from sessionary.producers import AsyncSessionClient, ProducerError, SessionClient, Unavailable
 from sessionary.producers.testing import memory_client
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
@@ -23,7 +23,7 @@ def _own_threads() -> set[threading.Thread]:
 
 
 def _open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 _AGENT = """
@@ -204,18 +204,17 @@ def test_what_a_forgotten_client_has_not_sent_is_in_its_spool(closed_address: st
     wait_until(lambda: any("are in the spool" in str(error) for error in errors), 20, "the client's end")
 
 
-@pytest.mark.parametrize("kept", ["session", "tenant", "handler", "face"])
+@pytest.mark.parametrize("kept", ["session", "tenant", "handler", "asyncio", "it"])
 def test_a_client_stays_open_as_long_as_it_is_used(kept: str, closed_address: str, tmp_path: Path) -> None:
-    client = new_client(new_settings(closed_address, tmp_path, delivery_policy="drop"), [])
-    core = client.core
-    used: dict[str, Callable[[], object]] = {
-        "session": lambda: client.session(user_id="u"),
-        "tenant": lambda: client.for_tenant("globex"),
-        "handler": lambda: client.on_cleanup(lambda _request: None),
-        "face": lambda: type(client).__new__(type(client)) and client,
+    uses: dict[str, Callable[[SessionClient], object]] = {
+        "session": lambda client: client.session(user_id="u"),
+        "tenant": lambda client: client.for_tenant("globex"),
+        "handler": lambda client: client.on_cleanup(lambda _request: None),
+        "asyncio": AsyncSessionClient.wrap,
+        "it": lambda client: client,
     }
-    held = used[kept]()
-    used.clear()
+    client = new_client(new_settings(closed_address, tmp_path, delivery_policy="drop"), [])
+    core, held = client.core, uses[kept](client)
     del client
     gc.collect()
     assert core._without_lease is not None
@@ -242,9 +241,7 @@ began.append(time.monotonic())
 
 
 @pytest.mark.parametrize("policy", ["spool", "drop"])
-def test_an_exit_without_kafka_takes_one_wait_for_all_clients(
-    policy: str, closed_address: str, tmp_path: Path
-) -> None:
+def test_an_exit_without_kafka_takes_one_wait_for_all_clients(policy: str, closed_address: str, tmp_path: Path) -> None:
     wait_s = 2.0
     own = {
         "SESSIONARY_BOOTSTRAP_SERVERS": closed_address,

@@ -1,6 +1,7 @@
 """What is on loopback goes through no proxy, and an error of a proxied call names the proxy."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +18,7 @@ from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse.connection import connect
 from tests.support.raw_server import answer_all, serving
 
+
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]", "::ffff:127.0.0.1"]
 )
@@ -31,7 +33,7 @@ def test_other_hosts_are_not_loopback(host: str) -> None:
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> str:
-    """All of HTTP goes through a proxy that is not there, and no_proxy is not set. Return its address."""
+    """Let all of HTTP go through a proxy that is away; return its address."""
     closed_address = f"127.0.0.1:{free_port()}"
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://me:s3cret@{closed_address}")
@@ -62,12 +64,11 @@ _USERS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("user", _USERS)
-def test_no_user_of_http_asks_a_proxy_for_loopback(user: str, behind: str) -> None:
+@pytest.mark.usefixtures("behind")
+def test_no_user_of_http_asks_a_proxy_for_loopback(user: str) -> None:
     with serving(answer_all) as server:
-        try:
+        with suppress(Exception):  # what the server says is no answer; that it was asked counts
             _USERS[user](server.url)
-        except Exception as error:  # noqa: BLE001 - what the server says is no answer; that it was asked counts
-            assert behind not in str(error)
         assert server.asked
         assert not server.asked[0].partition(b" ")[2].startswith(b"http://")
 

@@ -52,7 +52,7 @@ def test_roles_and_client_start_beside_services_of_any_name() -> None:
 
 @pytest.mark.parametrize("value", ["", " ", "\n", "\t\r\n"])
 def test_a_variable_without_a_value_is_not_set(value: str) -> None:
-    environ = {name: value for name in VARIABLES} | {"SESSIONARY_KAFKA_SSL_KEY_LOCATION": value}
+    environ = dict.fromkeys(VARIABLES, value) | {"SESSIONARY_KAFKA_SSL_KEY_LOCATION": value}
     for settings_class in (ProducerSettings, ProcessorSettings, SinkSettings):
         assert settings_class.from_env(environ) == settings_class.from_env({})
 

@@ -31,7 +31,6 @@ from sessionary.producers.errors import (
     ClientClosed,
     Invalid,
     ProducerError,
-    SettingsError,
     SpoolDamaged,
     SpoolRemoved,
     Unavailable,
