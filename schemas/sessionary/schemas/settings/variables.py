@@ -1,7 +1,7 @@
 """The variables of an environment that are settings, and those that were meant to be.
 
 Kubernetes adds variables for each Service of a namespace to each of its pods, and a Service named
-`sessionary-kafka` makes them look like settings: `SESSIONARY_KAFKA_PORT=tcp://10.96.4.7:9092`.
+`sessionary-api` makes them look like settings: `SESSIONARY_API_PORT=tcp://10.96.4.7:8600`.
 They are never settings, whatever the Service is called.
 """
 
