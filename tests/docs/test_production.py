@@ -213,3 +213,16 @@ def test_the_page_sets_up_a_pipeline_on_which_every_verb_of_a_client_works(
     ended = f"SELECT countIf(reason_code = 'closed'), countIf(reason_code = 'completed') FROM {database}.v_transitions"
     wait_until(lambda: run_sql(clickhouse, ended).split() == ["4", "2"], 60, "the ends of six sessions")
     assert run_sql(clickhouse, f"SELECT count() FROM {database}.v_rejected").strip() == "0"
+
+
+def test_files_with_secrets_are_never_readable_by_others(tmp_path: Path) -> None:
+    blocks = [block.text for block in read_blocks(_PAGE) if block.language == "sh" and "<<END" in block.text]
+    writing = [block for block in blocks if "TOKEN" in block or "PASSWORD" in block]
+    assert len(writing) == 2
+    for block in writing:
+        assert block.startswith("umask 077\n"), "before the first file is written"
+        subprocess.run(["bash", "-c", f"umask 022\nset -e\n{block}"], cwd=tmp_path, timeout=60, check=True)
+    modes = {one.name: one.stat().st_mode & 0o777 for one in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert len(modes) == 6
+    assert "chmod" not in _PAGE

@@ -178,8 +178,8 @@ run_broker(Path(sys.argv[1]), int(sys.argv[2]), lambda line: print(line, flush=T
 
 def test_the_foreground_role_becomes_the_broker(tmp_path: Path) -> None:
     """The process stays the same, so that a supervisor's signals reach the broker itself."""
-    port, log = free_port(), tmp_path / "log"
-    role = Child([sys.executable, "-c", _ROLE, str(tmp_path / "data"), str(port)], log)
+    port, log, data = free_port(), tmp_path / "log", tmp_path / "übung 日本 back\\slash %20#=" / "data"
+    role = Child([sys.executable, "-c", _ROLE, str(data), str(port)], log)
     try:
         deadline = time.monotonic() + 180
         while not broker_answers(f"{LOOPBACK}:{port}"):
@@ -190,6 +190,8 @@ def test_the_foreground_role_becomes_the_broker(tmp_path: Path) -> None:
     finally:
         role.stop(180)
     assert role.exit_code == 143
+    assert (data / "log" / "meta.properties").exists()
+    assert {one.name for one in tmp_path.iterdir()} == {"log", data.parent.name}, "nothing lies beside the folder"
 
 
 def test_a_second_start_is_refused(broker: LocalBroker) -> None:

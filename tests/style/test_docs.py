@@ -125,7 +125,9 @@ def test_make_targets_that_are_named_exist() -> None:
     assert {(name, target) for name, target in named if target not in targets} == set()
 
 
-@pytest.mark.parametrize(("name", "rows"), [("ARCHITECTURE.md", 10), ("docs/operate/promises.md", 32)])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("ARCHITECTURE.md", 10), ("docs/operate/promises.md", 32), ("docs/guides/host_process.md", 40)]
+)
 def test_each_promise_names_a_test_that_exists(name: str, rows: int) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", _read(name))
     assert len(named) >= rows

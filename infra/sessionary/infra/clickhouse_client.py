@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 from sessionary.schemas.errors import Invalid, SettingsError, Unavailable
+from sessionary.schemas.http.proxies import open_url, proxy_note
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.tls import context_for
 
@@ -106,7 +107,7 @@ class ClickHouseClient:
         request.add_header("X-ClickHouse-User", settings.clickhouse_user)
         request.add_header("X-ClickHouse-Key", settings.clickhouse_password.get_secret_value())
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._tls) as answer:
+            with open_url(request, self._timeout_s, self._tls) as answer:
                 while chunk := answer.read(_CHUNK_BYTES):
                     yield chunk
                 if answer.length:  # reading in chunks does not say that the connection ended early
@@ -117,17 +118,19 @@ class ClickHouseClient:
             raise self._response_error(error.code, text) from None
         except (OSError, http.client.HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            via = proxy_note(settings.clickhouse_url)
             why = (cause.strerror if isinstance(cause, OSError) else None) or cause
             raise Unavailable(
-                f"ClickHouse at {settings.clickhouse_url} does not answer ({why}): start it, or name another one by "
-                "--data or SESSIONARY_CLICKHOUSE_URL",
+                f"ClickHouse at {settings.clickhouse_url}{via} does not answer ({why}): start it, or name another one "
+                "by --data or SESSIONARY_CLICKHOUSE_URL",
                 _RETRY_AFTER_S,
             ) from None
 
     def _response_error(self, status: int, text: str) -> Exception:
         first = text.splitlines()[0] if text else f"status {status}"
+        via = proxy_note(self._settings.clickhouse_url)
         if status in (401, 403):
-            return SettingsError(f"ClickHouse refuses user {self._settings.clickhouse_user!r}: {first}")
-        if status in (502, 503, 504):
-            return Unavailable(f"ClickHouse at {self._settings.clickhouse_url}: {first}", _RETRY_AFTER_S)
-        return Invalid("invalid_value", f"ClickHouse: {first}")
+            return SettingsError(f"ClickHouse{via} refuses user {self._settings.clickhouse_user!r}: {first}")
+        if status in (407, 502, 503, 504):
+            return Unavailable(f"ClickHouse at {self._settings.clickhouse_url}{via}: {first}", _RETRY_AFTER_S)
+        return Invalid("invalid_value", f"ClickHouse{via if status == 405 else ''}: {first}")

@@ -208,8 +208,8 @@ class ControlApiClient:
         finally:
             servers.close_idle()
         if answer.status != 200:
-            raise _answer_error(answer.url, answer)
-        return _parse_object(answer.url, answer.body)
+            raise _answer_error(f"{answer.url}{answer.via}", answer)
+        return _parse_object(f"{answer.url}{answer.via}", answer.body)
 
 
 def _describe(unanswered: Unanswered) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sessionary.schemas.errors import SettingsError
-from sessionary.schemas.settings import ENV_PREFIX
+from sessionary.schemas.settings import ENV_PREFIX, read_variables
 from sessionary.schemas.tls import context_for
 from sessionary.schemas.types import DataClass
 from sessionary.stream_processors.access import parse_tokens
@@ -120,9 +120,11 @@ def make_signing_keys(path: Path) -> bool:
 def stack_environment(data: Path | None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables for a command; `environ` is by default the process's environment.
 
-    Raises `SettingsError` if `data` is given and no stack has served it.
+    Those that are settings are as `read_variables` reads them. Raises `SettingsError` if `data` is
+    given and no stack has served it.
     """
-    ours = dict(os.environ if environ is None else environ)
+    given = os.environ if environ is None else environ
+    ours = {name: value for name, value in given.items() if not name.startswith(ENV_PREFIX)} | read_variables(given)
     if data is not None:
         found = read_environment(data)
         if not found:

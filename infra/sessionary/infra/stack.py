@@ -20,8 +20,6 @@ import ssl
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -47,11 +45,13 @@ from sessionary.infra.local.kafka.cluster import (
     plan_cluster,
     write_cluster,
 )
+from sessionary.infra.local.kafka.node import check_folder
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 from sessionary.infra.metrics_targets import MetricsTarget, choose_metrics_ports, metrics_variables, write_targets
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError, SettingsError
+from sessionary.schemas.http.proxies import open_url
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.stream_processors.settings import SIGNING_KEYS_FILE
@@ -177,7 +177,7 @@ def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLCon
 
 def _answers_well(page: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLContext | None = None) -> bool:
     try:
-        with urllib.request.urlopen(page, timeout=timeout_s, context=context) as answer:
+        with open_url(page, timeout_s, context) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError, http.client.HTTPException):
         return False
@@ -211,6 +211,7 @@ class Stack:
         """
         if brokers not in (None, 1, 3):
             raise SettingsError(f"--brokers is {brokers}: a stack has 1, or 3; with 2, each write would need both")
+        check_folder(data)
         data.mkdir(parents=True, exist_ok=True)
         self.data = data.resolve()
         self._lock: IO[str] | None = None

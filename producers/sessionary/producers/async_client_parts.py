@@ -21,6 +21,7 @@ from sessionary.producers.client_core.sessions import (
 from sessionary.producers.context.scope import EventMetadata, active_session, envelope_fields
 from sessionary.producers.migrations import HandOver
 from sessionary.producers.ports import OnError
+from sessionary.producers.process.guards import Lease
 from sessionary.producers.session.async_opening import AsyncStep, Opening, open_core, run_session_flow_async
 from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.core import SessionCore
@@ -71,6 +72,7 @@ class AsyncClientBlock:
     """The members that only an `AsyncSessionClient` has."""
 
     core: ClientCore
+    _lease: Lease  # of the core
 
     @classmethod
     def wrap(cls, client: SessionClient) -> Self:

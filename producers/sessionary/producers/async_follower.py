@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from sessionary.producers.follower import SessionFollower
+from sessionary.producers.process.guards import start_thread
 from sessionary.producers.run_ports import SessionView
 
 
@@ -50,8 +51,9 @@ class AsyncSessionFollower:
         if self._thread is None and not self._is_over:
             work = (asyncio.get_running_loop(),)
             name = f"sessionary-follow-{self.session_id}"
-            self._thread = threading.Thread(target=self._read_states, args=work, name=name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._read_states, args=work, name=name, daemon=True)
+            start_thread(thread)
+            self._thread = thread
         try:
             async with asyncio.timeout(timeout_s):
                 await self._notified.wait()

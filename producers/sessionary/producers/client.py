@@ -27,7 +27,7 @@ from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.follower import SessionFollower
 from sessionary.producers.migrations import CONCURRENCY, OnMigrated, take_migrations
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, TaskView
-from sessionary.producers.process.guards import log_error
+from sessionary.producers.process.guards import Lease, log_error
 from sessionary.producers.run_ports import MessageView
 from sessionary.producers.session.conversation import LAST_DEFAULT
 from sessionary.producers.session.heartbeat import BeatsWith
@@ -47,7 +47,8 @@ class SessionClient:
     """Makes the sessions of one tenant, service and agent, and delivers their events.
 
     Create one per process; `for_tenant` makes those of further tenants. Thread-safe; a context
-    manager that closes it.
+    manager that closes it. One that nothing refers to any more, nor a session of it, is closed in
+    the background.
 
         client = SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1")
         with client, client.session(user_id="u1", state={"step": 0}) as session:
@@ -63,6 +64,7 @@ class SessionClient:
     """
 
     core: ClientCore
+    _lease: Lease  # of the core
 
     def __init__(
         self,
@@ -110,10 +112,13 @@ class SessionClient:
             Invalid: A name is not allowed.
             SettingsError: A setting is malformed, or the place of artifacts is unknown. Errors that
                 only the network shows, such as a wrong password, reach `on_error`.
+            ProducerError: The process may start no thread, or gevent or eventlet has replaced its
+                threads.
         """
         callbacks = Callbacks(on_error, on_rejected, on_timed_out, on_fenced, on_paused, on_resumed)
         names = (tenant_id, service_id, agent_id, agent_role, actor)
         self.core = open_client(names, settings, callbacks, ports, artifacts)
+        self._lease = self.core.lease()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.core.describe()}>"

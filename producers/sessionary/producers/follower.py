@@ -12,6 +12,7 @@ from typing import Final, Literal, Self
 from sessionary.producers.errors import ClientClosed, SessionaryError, SessionLost, Unavailable
 from sessionary.producers.run_ports import FollowedState, Follows, LogPosition, SessionView, StateStream
 
+_chance = random.SystemRandom()  # the program's own sequence of numbers stays as it is
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_S_MAX: Final = 2.0
 _OPEN_S_MAX: Final = 10.0  # how long one request may wait for the position to resume from
@@ -54,6 +55,7 @@ class SessionFollower:
         self._find_after: Callable[[], LogPosition | None] | None = find_after
         self._first_s, self._timeout_s = first_s, timeout_s
         self._on_close = on_close
+        self.lease: object = None  # keeps the client open
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._stream: StateStream | None = None
@@ -182,7 +184,7 @@ class SessionFollower:
 
         Raises `error` if there was no state in time.
         """
-        pause_s = min(_BACK_OFF_S * 2**self._failures, _BACK_OFF_S_MAX) * random.uniform(0.5, 1.0)
+        pause_s = min(_BACK_OFF_S * 2**self._failures, _BACK_OFF_S_MAX) * _chance.uniform(0.5, 1.0)
         self._failures = min(self._failures + 1, 10)
         left_s = deadline - time.monotonic()
         self._closing.wait(max(0.0, min(pause_s, left_s)))

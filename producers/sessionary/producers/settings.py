@@ -147,6 +147,11 @@ class ProducerSettings(KafkaSettings):
             raise ValueError("it is empty, which would be the working folder; without a value unset it")
         return place
 
+    @field_validator("spool_dir", "journal_path")
+    @classmethod
+    def _fix_place(cls, place: Path | None) -> Path | None:
+        return None if place is None else place.absolute()  # the program may change its working folder
+
     @field_validator("control_url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
@@ -157,6 +162,7 @@ class ProducerSettings(KafkaSettings):
     @field_validator("api_token")
     @classmethod
     def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
+        token = SecretStr(token.get_secret_value().strip()) if token is not None else None  # such as a file's line
         if token is not None and not _TOKEN.fullmatch(token.get_secret_value()):
             raise ValueError("a token has visible ASCII characters only, at least one; without one unset it")
         return token

@@ -180,6 +180,10 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._reply(404, _TEXT, b"/metrics, /healthz or /readyz\n")
 
+    def do_HEAD(self) -> None:
+        """Answer as GET does, without the body: load balancers ask so."""
+        self.do_GET()
+
     def _reply_state(self, good: bool, text: str) -> None:
         self._reply(200 if good else 503, _TEXT, f"{text}\n".encode())
 
@@ -188,7 +192,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,5 +1,6 @@
 """Every metric of a sink has a name of one list, a sentence and a unit."""
 
+import http.client
 import socket
 import urllib.error
 import urllib.request
@@ -69,6 +70,26 @@ def test_the_endpoint_serves_metrics_and_health(metrics: SinkMetrics) -> None:
         with answer.value as error:
             assert (error.code, error.read()) == (503, b"partition 3 stands\n")
         assert read("/healthz") == "ok\n"
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_head_is_answered_as_get_is_without_the_body(metrics: SinkMetrics, *, is_ready: bool) -> None:
+    settings = SinkSettings(metrics_port=free_port())
+
+    def ask(verb: str, path: str) -> tuple[int, str | None, str | None, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", settings.metrics_port, timeout=60)
+        try:
+            connection.request(verb, path)
+            answer = connection.getresponse()
+            return answer.status, answer.headers["Content-Type"], answer.headers["Content-Length"], answer.read()
+        finally:
+            connection.close()
+
+    with serve_metrics(metrics, settings, lambda: (is_ready, "a line")):
+        for path in ("/metrics", "/healthz", "/readyz", "/unknown"):
+            got = ask("GET", path)
+            assert len(got[3]) == int(got[2] or 0) > 0
+            assert ask("HEAD", path) == (*got[:3], b"")
 
 
 def test_a_taken_port_is_named_with_its_variable(metrics: SinkMetrics) -> None:

@@ -38,7 +38,15 @@ from sessionary.producers.ports import (
     OnError,
     Ports,
 )
-from sessionary.producers.process.guards import bind_to_process, exit_on_sigterm, guard_callback, keep_forever
+from sessionary.producers.process.guards import (
+    Lease,
+    bind_to_process,
+    check_threads,
+    close_without,
+    exit_on_sigterm,
+    guard_callback,
+    keep_forever,
+)
 from sessionary.producers.run_ports import LogPosition
 from sessionary.producers.session.core import SessionCore, SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats, IsAlive
@@ -76,7 +84,8 @@ def start_token_check(control: Control, on_error: OnError) -> threading.Thread:
             pass  # unknown, as it should be; or no answer, which the waiting verb will report
 
     thread = threading.Thread(target=check_token, name="sessionary-token-check", daemon=True)
-    thread.start()
+    with contextlib.suppress(RuntimeError):  # no thread can be had: the first verb that waits finds out
+        thread.start()
     return thread
 
 
@@ -168,6 +177,9 @@ class ClientCore:
         self.is_closing = self._was_closed = False
         self._is_left = False  # true in a forked child until its first use of the client
         self._is_parents = False  # true in a forked child that closed the client without using it
+        self._lease: weakref.ref[Lease] | None = None
+        self._without_lease: weakref.finalize[..., Lease] | None = None
+        self._in_use: Lease | None = None  # while handlers are called
         self._open_ports()
         if shared is None:
             bind_to_process(self)
@@ -187,6 +199,21 @@ class ClientCore:
             core = ClientCore(*parts, shared)
             shared.tenants.add(core)
         return core
+
+    def lease(self) -> Lease:
+        """Return what keeps the client open: it is closed once nothing holds its lease.
+
+        One in memory, or of a further tenant, is closed by its program only.
+        """
+        if self._shared is not None:
+            return self._shared.lease()
+        lease = None if self._lease is None else self._lease()
+        if lease is None:
+            lease = Lease()
+            self._lease = weakref.ref(lease)
+            if self._given_ports is None and not self._was_closed:
+                self._without_lease = close_without(lease, self)
+        return lease
 
     @property
     def is_left(self) -> bool:
@@ -258,6 +285,8 @@ class ClientCore:
     def _outside_ports(self) -> Ports:
         from sessionary.producers.kafka_ports import kafka_ports  # takes long to load
 
+        if not self.settings.disabled:
+            check_threads()
         service_id = self.identity.service_id
         return kafka_ports(self.settings, self.tenant_id, service_id, self.producer_id, self.on_error)
 
@@ -343,6 +372,7 @@ class ClientCore:
             return emitter
 
         self.sequences.keep_ended()
+        self._in_use = self.lease()
         self.ports.cleanups.start(CleanupResponder(handler, emitter_at, self.on_error))
 
     def _start_migrations(self, hand_over: HandOver, concurrency: int) -> None:
@@ -351,8 +381,15 @@ class ClientCore:
         requests = self.ports.migrations
         assert requests is not None
         parts = (self.open_attached, hand_over, concurrency, self.on_error)
+        self._in_use = self.lease()
         self.acceptor = MigrationAcceptor(*parts, in_place=requests.works_in_place)
         requests.start(self.acceptor)
+
+    def begin_exit(self) -> float:
+        """Begin to close as the process exits; return how long `close` may take, in seconds."""
+        if not self._is_left and not self._was_closed:
+            self.begin_stop()
+        return self.settings.close_timeout_s
 
     def begin_stop(self) -> None:
         """Signal all parts with a dedicated thread to stop; wait for nothing."""
@@ -431,7 +468,9 @@ class ClientCore:
                 return  # the exit of the process waits no longer than the call of before
             failed_before = self.ports.transport.counters.failed
             left = self._close_ports(deadline)
-            self._was_closed = True
+            self._was_closed, self._in_use = True, None
+            if self._without_lease is not None:
+                self._without_lease.detach()
         finally:
             self._closing.release()
         counters = self.ports.transport.counters
@@ -456,6 +495,7 @@ class ClientCore:
             raise SettingsError("this client has no control API to follow a session by")
         follows.check_configured()
         follower = SessionFollower(follows, session_id, find_after, first_s, timeout_s, self._forget_follower)
+        follower.lease = self.lease()
         with self._followers_lock:
             self._followers.add(follower)
         return follower
@@ -504,7 +544,7 @@ class ClientCore:
         self.reopen_in_child()
         if not self.gate.open:
             raise self.closed_error()
-        return Emitter(
+        emitter = Emitter(
             self.ports.transport,
             self.gate,
             self.identity,
@@ -514,6 +554,8 @@ class ClientCore:
             data_classes=data_classes,
             registry=self.sequences,
         )
+        emitter.lease = self.lease()
+        return emitter
 
     def _left_s(self, deadline: float) -> float:
         """Return the seconds until a moment of the monotonic clock; 0 once it is over."""
@@ -524,6 +566,7 @@ class ClientFace(Protocol):
     """A `SessionClient` or an `AsyncSessionClient`."""
 
     core: ClientCore
+    _lease: Lease
 
 
 F = TypeVar("F", bound=ClientFace)
@@ -533,6 +576,7 @@ def over_core(face: type[F], core: ClientCore) -> F:
     """Return a client over a core that is open."""
     client = face.__new__(face)
     client.core = core
+    client._lease = core.lease()
     return client
 
 

@@ -62,7 +62,9 @@ def open_client(
     tenant_id, service_id, agent_id, agent_role, actor = names
     identity = SenderIdentity(checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor)
     from sessionary.producers.settings import ProducerSettings
+    from sessionary.schemas.settings.variables import warn_of_near_misses
 
+    warn_of_near_misses()
     given = settings if settings is not None else ProducerSettings.from_env()
     library = open_library(given.artifacts_url if artifacts is None else artifacts)
     core = ClientCore(checked_name("tenant", tenant_id), identity, given, callbacks, ports, library)

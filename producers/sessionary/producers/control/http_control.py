@@ -270,7 +270,7 @@ def _error_from(about: str, answer: HttpResponse) -> Exception:
         problem = json.loads(answer.body)
         detail, reason = str(problem.get("detail") or detail), problem.get("reason")
     except (ValueError, AttributeError):
-        pass
+        detail += answer.via  # no processor's answer: it may be the proxy's
     if answer.status in (401, 403):
         return AuthenticationFailed(f"control API: {detail}")
     if answer.status == 404 and reason in _UNKNOWN_RECORDS:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaExcep
 
 from sessionary.producers.errors import Invalid, QueueFull, SessionaryError, Unavailable, UnreadableRequest
 from sessionary.producers.ports import OnError, OnRequest, ReaderState, Receipt
-from sessionary.producers.process.guards import join_thread
+from sessionary.producers.process.guards import join_thread, start_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
@@ -320,7 +320,7 @@ class KafkaRequestConsumer:
             target=self._run_consumer, args=(on_request,), name=f"sessionary-{self._kind.topic}", daemon=True
         )
         self._thread = thread
-        thread.start()
+        start_thread(thread)
 
     def close(self, timeout_s: float) -> None:
         """Stop after the current request. Blocks for `timeout_s` at most."""

@@ -161,9 +161,12 @@ class DirectTransport:
         self._waiting_bytes = 0
         self._watch = StallWatch(settings.topics.events)
         self._stalled_s = 0.0
-        self._kafka = KafkaProducer(
-            settings, on_error, self._settle_reports, self._counts.count_error, self._read_statistics
-        )
+        calls = (self._settle_reports, self._counts.count_error, self._read_statistics)
+        try:
+            self._kafka = KafkaProducer(settings, on_error, *calls)
+        except BaseException:
+            self._close_journal()
+            raise
 
     @property
     def may_block(self) -> bool:
@@ -292,9 +295,12 @@ class DirectTransport:
             self._closed = True
             self._counts.changed.notify_all()
         self._stop_threads(deadline)
+        self._close_journal()
+        return left
+
+    def _close_journal(self) -> None:
         if self._journal is not None:
             self._journal.close()
-        return left
 
     def _wait_acknowledged(self, timeout_s: float) -> int:
         deadline = time.monotonic() + timeout_s

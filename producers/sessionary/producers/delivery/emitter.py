@@ -230,6 +230,7 @@ class Emitter:
         self.lock = sequence.lock
         self.epoch = 1
         self.context_bytes: int | None = None
+        self.lease: object = None  # keeps the client open
         self._heartbeat: HeartbeatTemplate | None = None
         self._templates: dict[type[Payload], EventTemplate | None] = {}  # None: it can have none
         self._seen: dict[type[Payload], int] = {}

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sessionary.producers.delivery.first_records import DeliveryCallback, FirstRecords
-from sessionary.producers.errors import AuthenticationFailed, SettingsError, Unavailable
+from sessionary.producers.errors import AuthenticationFailed, ProducerError, SettingsError, Unavailable
 from sessionary.producers.ports import OnError, OutRecord
-from sessionary.producers.process.guards import join_thread
+from sessionary.producers.process.guards import join_thread, no_thread_error, start_thread
 from sessionary.producers.process.safe_text import replace_surrogates
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.kafka.clients import await_reports, discard_producer, purge_producer
@@ -142,7 +142,10 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
 
 
 def open_producer(config: dict[str, Any]) -> Producer:
-    """Return a librdkafka producer; it connects in the background. Raises `SettingsError`."""
+    """Return a librdkafka producer; it connects in the background.
+
+    Raises `SettingsError`, and `ProducerError` if the process may start no thread.
+    """
     for name, value in config.items():
         if isinstance(value, str) and not value.isascii() and value != replace_surrogates(value):
             raise SettingsError(f"{variable_of(name)}: it has bytes that are not UTF-8")
@@ -150,6 +153,8 @@ def open_producer(config: dict[str, Any]) -> Producer:
         return Producer(config)
     except KafkaException as error:
         text = error.args[0].str()
+        if "create thread" in text:
+            raise no_thread_error(RuntimeError(text)) from None
         named = [variable_of(name) for name in _PROPERTY.findall(text)]
         if "SASL mechanism" in text:
             named = [variable_of("sasl.mechanism")]
@@ -194,7 +199,11 @@ class KafkaProducer:
         self._stop = threading.Event()
         self._use_producer(self._new_producer())
         self._thread = threading.Thread(target=self._poll_until_closed, name="sessionary-delivery", daemon=True)
-        self._thread.start()
+        try:
+            start_thread(self._thread)
+        except ProducerError:
+            self._free_producer()
+            raise
 
     def report_error(self, error: KafkaError) -> None:
         """Count `error`, and report it unless one of its kind was reported before."""
@@ -271,6 +280,10 @@ class KafkaProducer:
         # which each may wait for the address of a broker's name.
         purge_producer(self._producer)
         await_reports(self._producer)
+        self._free_producer()
+
+    def _free_producer(self) -> None:
+        """Drop the last references to librdkafka's client, of which its callbacks make a circle."""
         self.produce_record, self.place_of = _refuse_record, _no_place
         del self._records, self._producer
 

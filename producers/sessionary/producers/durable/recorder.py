@@ -27,7 +27,7 @@ def _no_wait() -> Flow[bool]:
     return False
 
 
-REAL_WAITS = Waits(awake_and_asleep_s, None, random.random)
+REAL_WAITS = Waits(awake_and_asleep_s, None, random.SystemRandom().random)
 
 
 class SentEvent(Protocol):

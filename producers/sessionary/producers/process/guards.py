@@ -1,16 +1,20 @@
 """Guards of the client's threads: callbacks that raise, threads that do not end in time."""
 
+import _thread
 import atexit
 import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Protocol, TypeVar
 
+from sessionary.producers.errors import ProducerError
 from sessionary.schemas.telemetry.log_fields import error_subject
 
 # Hooks for clients when their process exits, forks or gets SIGTERM.
@@ -21,7 +25,9 @@ _SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
 
 
 class _Client(Protocol):
-    def close(self) -> None: ...
+    def begin_exit(self) -> float: ...
+
+    def close(self, timeout_s: float | None = None) -> None: ...
 
     def leave_parent(self) -> None: ...
 
@@ -41,6 +47,70 @@ def log_error(error: Exception) -> None:
 def bind_to_process(client: _Client) -> None:
     """Close `client` when the process exits; part it from its parent's threads in a fork."""
     _clients.add(client)
+
+
+class Lease:
+    """Keeps a client open while it exists: the client's faces and sessions hold it."""
+
+
+def close_without(lease: Lease, client: _Client) -> "weakref.finalize[..., Lease]":
+    """Close a client once its lease is gone: no object of the program can use it any more.
+
+    Whatever collects the lease may hold a lock of the client or of `threading`, so the client is
+    closed on a thread of its own, and `_thread` starts the one that starts it, without a lock.
+    """
+
+    def close_client() -> None:
+        with _logging_errors():
+            client.close()
+
+    def start_closing() -> None:
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=close_client, name="sessionary-close", daemon=True).start()
+
+    def close_soon() -> None:
+        with contextlib.suppress(RuntimeError):  # no thread can be had: its events are in the spool
+            _thread.start_new_thread(start_closing, ())
+
+    watch = weakref.finalize(lease, close_soon)
+    watch.atexit = False  # then all clients are closed together
+    return watch
+
+
+def check_threads() -> None:
+    """Raise `ProducerError` if a library has replaced this process's threads.
+
+    librdkafka's calls wait in C. In a greenlet such a wait stops all others, for ever.
+    """
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        name = "gevent"
+    elif eventlet is not None and eventlet.is_monkey_patched("thread"):
+        name = "eventlet"
+    else:
+        return
+    raise ProducerError(
+        f"{name} has replaced the threads of this process, and Kafka's client would stop all its greenlets: let the "
+        "server use threads (gunicorn -k gthread, celery -P threads), patch all but threads (thread=False), or turn "
+        "the client off (SESSIONARY_DISABLED=1)"
+    )
+
+
+def no_thread_error(error: RuntimeError) -> ProducerError:
+    """Return the error of a client that may start no thread."""
+    return ProducerError(
+        f"this process may start no further thread ({error}), and the client needs some: raise the limit of threads "
+        "(ulimit -u, TasksMax of systemd, pids of a container), close clients that are not used, or make the client "
+        "before the interpreter exits"
+    )
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread. Raises `ProducerError` if the process may start none."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise no_thread_error(error) from None
 
 
 def keep_forever(left_by_parent: object) -> None:
@@ -67,11 +137,22 @@ def _raise_exit(signum: int, frame: FrameType | None) -> None:
 
 
 def _close_clients() -> None:
+    """Close all clients at the exit. They wait at the same time: while one does, all deliver."""
+    began_s, longest_s = time.monotonic(), {}
     for client in list(_clients):
-        try:
-            client.close()
-        except Exception as error:  # noqa: BLE001 - one client must not keep the others open
-            log_error(error)
+        with _logging_errors():
+            longest_s[client] = client.begin_exit()
+    for client, wait_s in longest_s.items():
+        with _logging_errors():
+            client.close(max(began_s + wait_s - time.monotonic(), 0.0))
+
+
+@contextlib.contextmanager
+def _logging_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - one client must not keep the others open
+        log_error(error)
 
 
 def _leave_parent() -> None:
@@ -111,7 +192,7 @@ def join_thread(thread: threading.Thread | None, timeout_s: float) -> bool:
 
     A thread that never started, or that calls this itself, is not waited for: returns True.
     """
-    if thread is None or thread is threading.current_thread():
+    if thread is None or thread.ident is None or thread is threading.current_thread():
         return True
     thread.join(max(timeout_s, 0.0))
     return not thread.is_alive()

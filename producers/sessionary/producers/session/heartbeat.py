@@ -15,8 +15,8 @@ from threading import Condition, Thread
 from types import MethodType
 from typing import Literal, NamedTuple, cast
 
-from sessionary.producers.errors import Invalid
-from sessionary.producers.process.guards import join_thread
+from sessionary.producers.errors import Invalid, ProducerError
+from sessionary.producers.process.guards import join_thread, start_thread
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
 
@@ -143,10 +143,23 @@ class Heartbeats:
                 self._wake.notify()
             heapq.heappush(self._due, first)
             self._queued += 1
-            if self._thread is None:
-                self._thread = Thread(target=self._run_timer, name="sessionary-heartbeat", daemon=True)
-                self._thread.start()
-            return token
+            failed = None if self._thread is not None else self._start_thread()
+        if failed is not None:
+            self._on_error(failed)
+        return token
+
+    def _start_thread(self) -> ProducerError | None:
+        """Start the timer; return the error if no thread can be had. Hold the lock.
+
+        The next session tries again.
+        """
+        thread = Thread(target=self._run_timer, name="sessionary-heartbeat", daemon=True)
+        try:
+            start_thread(thread)
+        except ProducerError as error:
+            return error
+        self._thread = thread
+        return None
 
     def stop_heartbeat(self, token: int) -> None:
         """Stop the heartbeats of `token`, if there are any."""

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from threading import Condition, Event, Thread
 
 from sessionary.producers.durable.recorder import wait_recorded
-from sessionary.producers.errors import Unavailable
+from sessionary.producers.errors import ProducerError, Unavailable
 from sessionary.producers.ports import OnError, Receipt
+from sessionary.producers.process.guards import start_thread
 
 _ROUND_S = 0.1
 TAKES_SESSION = frozenset({"attach", "accept"})
@@ -94,13 +95,20 @@ class VerdictFollower:
 
     def follow_verdict(self, follow: FollowVerdict) -> None:
         """Call `follow` again and again, on another thread, until it returns True. Never blocks."""
+        failed: ProducerError | None = None
         with self._changed:
             if self._closed:
                 return
             self._open.append(follow)
             if self._thread is None or not self._thread.is_alive():  # it does not outlive a fork
                 self._thread = Thread(target=self._run_rounds, name="sessionary-verdicts", daemon=True)
-                self._thread.start()
+                try:
+                    start_thread(self._thread)
+                except ProducerError as error:  # the session was left: its verdict is not waited for
+                    self._open.remove(follow)
+                    failed = error
+        if failed is not None:
+            self._on_error(failed)
 
     def close(self, timeout_s: float) -> None:
         """Wait for the open verdicts, for at most `timeout_s`; then give the rest up."""

@@ -128,6 +128,7 @@ class SentEvents:
 # is due. Pure: the caller has the clock and the chance.
 
 
+_chance = random.SystemRandom()  # the program's own sequence of numbers stays as it is
 _SPREAD = 0.4  # of an interval, so that many clients do not ask at once
 _BEATS_PART = 0.8  # of a heartbeat's interval; the rest is for the question itself
 _DOUBLED_MAX = 16
@@ -260,7 +261,7 @@ class SessionWatch:
             timer.start_polls(self.poll_quietly)
         elif self._polls is not None:
             with self._wake:
-                self._start_thread(random.uniform(0, min(_FIRST_S, interval_s)))
+                self._start_thread(_chance.uniform(0, min(_FIRST_S, interval_s)))
 
     def watch_session(self, handle: FindHandle, emitter: Emitter) -> SentEvents | None:
         """Watch a session. Return the store of its events; None if there are no polls."""
@@ -343,7 +344,7 @@ class SessionWatch:
 
     def _wait_pause(self, first_s: float | None) -> bool:
         """Wait; return False once closed, or if there is nothing left to ask."""
-        chance = random.random()
+        chance = _chance.random()
         with self._wake:
             if self._is_token_checked and not self._watched and not self._new:
                 self._thread = None

@@ -125,7 +125,7 @@ class ControlServers:
             try:
                 answer = ask(self._servers[place], CONNECT_S if count > 1 else None)
             except (OSError, HTTPException) as error:
-                failures.append((self._urls[place], error))
+                failures.append((f"{self._urls[place]}{self._servers[place].via}", error))
                 if not isinstance(error, NotConnected):
                     self._first = (place + 1) % count
                     break

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from http.client import BadStatusLine, HTTPConnection, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import proxy_bypass
 
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.http.proxies import describe_proxy, named_proxy
 
 KEPT_MAX: Final = 8
 IDLE_S_MAX: Final = 30.0  # Servers and what stands before them close idle connections, often after 60 s
@@ -40,6 +40,8 @@ class HttpResponse(NamedTuple):
     body: bytes
     url: str = ""
     """Of the server that answered."""
+    via: str = ""
+    """For an error: the proxy that the answer came through, or is of."""
 
 
 class OpenResponse(NamedTuple):
@@ -68,9 +70,9 @@ class KeptConnections:
     """Sends requests to one server. Thread-safe; a forked child opens its own connections.
 
     A request takes an idle connection, or opens one, and has exclusive use of it. Proxies are those
-    of the environment, as `urllib.request` finds them; whether the server is asked without one is
-    looked up by the first request, because macOS and Windows may ask for the server's address.
-    Redirects are not followed: they would take the token along.
+    of the environment, as `urllib.request` finds them, but a server on loopback has none; whether
+    another is asked without one is looked up by the first request, because macOS and Windows may
+    ask for the server's address. Redirects are not followed: they would take the token along.
     """
 
     def __init__(self, url: str, tls: ssl.SSLContext | None, answer_bytes_max: int) -> None:
@@ -87,13 +89,18 @@ class KeptConnections:
             raise ValueError(f"no host in {url!r}")
         self._port = self._server.port
         self._host = self._server.netloc
-        self._proxy = _named_proxy(self._server.scheme, self._host)
+        self._proxy = named_proxy(self._server)
         self._is_bypass_known = self._proxy is None
         self._tls = tls
         self._answer_bytes_max = answer_bytes_max
         self._idle: deque[_Idle] = deque()  # its methods are atomic: a fork never finds a lock held
         self._owner_pid = os.getpid()
         weakref.finalize(self, _close_all, self._idle)
+
+    @property
+    def via(self) -> str:
+        """For an error: the proxy through which the server is asked."""
+        return describe_proxy(self._server.scheme, self._proxy)
 
     def send(self, request: Request, timeout_s: float, connect_s: float | None = None) -> HttpResponse:
         """Send a request; return the answer, also one of an error.
@@ -146,7 +153,7 @@ class KeptConnections:
             self._idle.append(_Idle(connection, time.monotonic()))
         else:
             connection.close()
-        return HttpResponse(found.status, found.reason, reported, body, self._url)
+        return HttpResponse(found.status, found.reason, reported, body, self._url, self.via)
 
     def _ask(self, connection: HTTPConnection, request: Request) -> HTTPResponse:
         method = "GET" if request.body is None else "POST"
@@ -198,26 +205,6 @@ class KeptConnections:
         if self._proxy is not None:
             connection.set_tunnel(self._server.hostname or "", self._port, _login_headers(self._proxy))
         return connection
-
-
-def _named_proxy(scheme: str, host: str) -> SplitResult | None:
-    """Return the proxy that the environment or the system names, whether `host` needs it or not.
-
-    Raises `SettingsError` without the URL, which may hold a password.
-    """
-    proxy = getproxies().get(scheme)
-    if not proxy:
-        return None
-    try:
-        place = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        is_usable = bool(place.hostname) and place.port != 0
-    except ValueError:
-        is_usable = False
-    if is_usable:
-        return place
-    if proxy_bypass(host):  # a proxy of the environment: then no system asks for an address
-        return None
-    raise SettingsError(f"{scheme}_proxy: it is not the URL of a proxy, such as http://proxy:3128")
 
 
 def _login_headers(proxy: SplitResult | None) -> dict[str, str]:

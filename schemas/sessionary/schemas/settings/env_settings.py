@@ -1,7 +1,8 @@
 """The base of every role's settings class: fields from `SESSIONARY_*` environment variables.
 
 The field `topic_prefix` is read from `SESSIONARY_TOPIC_PREFIX`. Variables without a field are
-ignored, because they belong to other roles.
+ignored, because they belong to other roles. So are those that Kubernetes makes of a Service, and
+those without a value (`variables.read_variables`).
 """
 
 import os
@@ -14,9 +15,8 @@ from pydantic_core import ErrorDetails
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings.librdkafka_options import OPTION_PREFIX, check_options, read_options
+from sessionary.schemas.settings.variables import ENV_PREFIX, read_variables
 from sessionary.schemas.topics import TopicNames
-
-ENV_PREFIX = "SESSIONARY_"
 
 
 class EnvSettings(BaseModel):
@@ -28,9 +28,10 @@ class EnvSettings(BaseModel):
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Self:
         """Read every field from its variable in `environ`, by default the process's environment.
 
-        `overrides` that are not None win. Raises `SettingsError` with every variable that is wrong.
+        Values are read as `read_variables` does. `overrides` that are not None win. Raises
+        `SettingsError` with every variable that is wrong.
         """
-        source = os.environ if environ is None else environ
+        source = read_variables(os.environ if environ is None else environ)
         values: dict[str, object] = {
             name: source[variable] for name in cls.model_fields if (variable := ENV_PREFIX + name.upper()) in source
         }

@@ -29,6 +29,7 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import LogSettings
+from sessionary.schemas.settings.variables import warn_of_near_misses
 from sessionary.schemas.telemetry.log_fields import ERROR, ERROR_CLASS, PARTITION, REASON
 
 # Which lines of a log are written if the same one comes again and again. Pure.
@@ -183,16 +184,23 @@ def configure_role_logs(
 ) -> None:
     """Write this process's log to `stream` (default: stderr), as the settings say.
 
-    Uncaught exceptions and warnings become lines too. Nothing happens if the root logger has a
-    handler: the program that runs the role has configured its logs itself. `settings`: by default
-    those of the environment. Raises `SettingsError`.
+    Uncaught exceptions and warnings become lines too. If the root logger has a handler, it stays:
+    the program that runs the role has configured its logs itself. The first lines name variables
+    that are nearly settings. `settings`: by default those of the environment. Raises
+    `SettingsError`.
     """
     settings = settings or LogSettings.from_env()
     for name, level in _LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(level)
     root = logging.getLogger()
-    if root.handlers:
-        return
+    if not root.handlers:
+        _write_lines(root, role, instance, settings, stream)
+    warn_of_near_misses()
+
+
+def _write_lines(
+    root: logging.Logger, role: str, instance: str | None, settings: LogSettings, stream: TextIO | None
+) -> None:
     handler = RoleLogHandler(stream)
     handler.setFormatter(line_formatter(role, instance, wants_json_lines(settings, handler.stream)))
     root.addHandler(handler)

@@ -6,8 +6,10 @@ from urllib.parse import urlsplit
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError, Error, OperationalError
+from clickhouse_connect.driver.httputil import check_env_proxy, get_pool_manager
 
 from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.http.proxies import describe_proxy, is_loopback
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.tls import trusting_context
 from sessionary.sinks.errors import OperatorError, Transient
@@ -96,14 +98,19 @@ def connect(settings: ClickHouseSettings, timeout_s: int = 60) -> Client:
         raise SettingsError(f"SESSIONARY_CLICKHOUSE_URL: {settings.clickhouse_url!r} is not http(s)://host:port")
     if settings.clickhouse_ca_location is not None:
         trusting_context("SESSIONARY_CLICKHOUSE_CA_LOCATION", settings.clickhouse_ca_location)  # else it is found late
+    port = url.port or (8443 if url.scheme == "https" else 8123)
+    # With a pool of our own the driver asks the environment for no proxy.
+    is_direct = is_loopback(url.hostname)
+    pool = get_pool_manager(ca_cert=settings.clickhouse_ca_location) if is_direct else None
     try:
         return clickhouse_connect.get_client(
             interface=url.scheme,
             host=url.hostname,
-            port=url.port or (8443 if url.scheme == "https" else 8123),
+            port=port,
             username=settings.clickhouse_user,
             password=settings.clickhouse_password.get_secret_value(),
             ca_cert=settings.clickhouse_ca_location,
+            pool_mgr=pool,
             database="default",
             connect_timeout=_CONNECT_TIMEOUT_S,
             send_receive_timeout=timeout_s,
@@ -114,7 +121,10 @@ def connect(settings: ClickHouseSettings, timeout_s: int = 60) -> Client:
             query_retries=0,
         )
     except Exception as error:  # the driver does not wrap all of its transport; classified, never swallowed
-        raise classify_error(error) from error
+        named = classify_error(error)
+        if not is_direct and (proxy := check_env_proxy(url.scheme, url.hostname, port)):
+            named.args = (f"{named}{describe_proxy(url.scheme, urlsplit(proxy))}",)
+        raise named from error
 
 
 def query_rows(client: Client, sql: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:

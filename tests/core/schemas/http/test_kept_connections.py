@@ -10,7 +10,7 @@ from http.client import HTTPException
 
 import pytest
 
-from sessionary.schemas.http import kept_connections
+from sessionary.schemas.http import kept_connections, proxies
 from sessionary.schemas.http.kept_connections import KEPT_MAX, KeptConnections, Request
 from tests.support.raw_server import OK, Server, answer_all, serving
 from tests.support.waiting import wait_until
@@ -171,6 +171,7 @@ def test_whether_a_proxy_is_asked_is_looked_up_once_by_the_first_request(monkeyp
     monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setattr(kept_connections, "proxy_bypass", bypass)
+    monkeypatch.setattr(proxies, "is_loopback", lambda _host: False)
     with serving(answer_all) as server, connected(server.url) as connections:
         assert looked_up == []
         assert [connections.send(ASK, WAIT_S).body for _ in range(3)] == [b"ok"] * 3

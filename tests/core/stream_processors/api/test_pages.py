@@ -80,6 +80,17 @@ def test_each_malformed_request_is_answered_with_a_problem_document(
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+def test_head_is_answered_as_get_is_without_the_body(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running_server(tmp_path) as server:
+            for path, auth in ((b"/healthz", None), (b"/readyz", None), (b"/openapi.json", None), (PATH, b"Bearer op")):
+                got, head = await server.ask(path, auth), await server.ask(path, auth, b"HEAD")
+                assert (head.status, head.body) == (got.status, b""), path
+                assert head.headers["content-type"] == got.headers["content-type"], path
+
+    asyncio.run(story())
+
+
 def test_no_mutated_request_fails_and_each_rejection_is_a_problem_document(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

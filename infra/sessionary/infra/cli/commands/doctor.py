@@ -6,7 +6,6 @@ import re
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -51,8 +50,10 @@ from sessionary.infra.worker_findings import (
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.http.control_servers import split_urls
+from sessionary.schemas.http.proxies import open_url
 from sessionary.schemas.kafka.clients import AdminConnection
-from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings, read_variables
+from sessionary.schemas.settings.variables import describe_near_misses, find_near_misses
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
 from sessionary.stream_processors.core_build import core_build, interpreter_build
@@ -98,7 +99,7 @@ def _find_fault(address: str, timeout_s: float) -> str | None:
 def _read_page(page: str, timeout_s: float) -> tuple[bool, str]:
     """Return whether a page's status is 200, and its text. Raises `OSError`, `HTTPException`."""
     try:
-        with urllib.request.urlopen(page, timeout=timeout_s) as answer:
+        with open_url(page, timeout_s) as answer:
             return True, answer.read(_TEXT_BYTES_MAX).decode(errors="replace").strip()
     except urllib.error.HTTPError as refusal:
         with refusal:
@@ -404,6 +405,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     operator, idle_s = OperatorSettings.from_env(environ), IdleSettings.from_env(environ).sink_idle_seconds
     yield _run_check("versions", _check_versions, "reinstall sessionary")
     yield _run_check("driver", _check_driver, "reinstall sessionary")
+    yield _check_variables(environ)
     if folders:
         yield _run_check("disks", lambda: _check_disks(folders), "name a folder that exists by --data")
     yield from _run_spool_check(environ)
@@ -418,6 +420,13 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     with ThreadPoolExecutor() as threads:
         for answers in threads.map(list[Check], asked):
             yield from answers
+
+
+def _check_variables(environ: Mapping[str, str]) -> Check:
+    """Warn of variables that are nearly settings."""
+    if found := find_near_misses(environ):
+        return Check("variables", ok=True, found="; ".join(describe_near_misses(found)), advice="rename or unset it")
+    return Check("variables", ok=True, found="none is nearly a setting")
 
 
 def _run_spool_check(environ: Mapping[str, str]) -> Iterator[Check]:
@@ -563,5 +572,5 @@ def _find_environment(data: Path | None) -> dict[str, str]:
 def _list_folders(data: Path | None, environ: Mapping[str, str]) -> list[Path]:
     """Return the folders of this machine that a stack, or a worker with these variables, fills."""
     state_dir = environ.get("SESSIONARY_STATE_DIR")
-    ours = [] if data is None and names_servers(os.environ) else [data or DEFAULT_DATA]
+    ours = [] if data is None and names_servers(read_variables(os.environ)) else [data or DEFAULT_DATA]
     return ours + ([Path(state_dir)] if state_dir else [])

@@ -64,10 +64,11 @@ def clickhouse_command(
     """
     from sessionary.infra.environment import keep_secret
     from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, run_clickhouse
+    from sessionary.schemas.settings import read_variables
     from sessionary.schemas.telemetry.role_logs import configure_role_logs
 
     configure_role_logs("clickhouse")
-    password = os.environ.get(PASSWORD_VARIABLE)
+    password = read_variables(os.environ).get(PASSWORD_VARIABLE)
     run_clickhouse(data, port, password or keep_secret(data, PASSWORD_VARIABLE))
 
 

@@ -94,8 +94,10 @@ class Engine:
 
         Raises `DataFolderLocked`, or `StartFailed` with the engine's text.
         """
-        folder.mkdir(parents=True, exist_ok=True)
         self._folder = str(folder.resolve())
+        if "?" in self._folder:  # options follow it
+            raise StartFailed(f"the ClickHouse engine cannot open {folder}: its name has '?'; name another by --data")
+        folder.mkdir(parents=True, exist_ok=True)
         self._idle = threading.Condition()
         self._running = 0
         self._closed = False

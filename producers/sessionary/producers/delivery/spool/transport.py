@@ -31,13 +31,12 @@ from sessionary.producers.errors import (
     ClientClosed,
     Invalid,
     ProducerError,
-    SettingsError,
     SpoolDamaged,
     SpoolRemoved,
     Unavailable,
 )
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
-from sessionary.producers.process.guards import join_thread
+from sessionary.producers.process.guards import join_thread, start_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event, read_identity
 from sessionary.schemas.codec.compiled_helpers import new_instance
@@ -124,7 +123,7 @@ class SpoolTransport(DirectTransport):
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
         try:
             super().__init__(settings, on_error)
-        except SettingsError:
+        except BaseException:  # a setting, or no thread: the folder is left to the next client
             self._spool.close()
             raise
         self._decoder = Decoder()
@@ -140,7 +139,13 @@ class SpoolTransport(DirectTransport):
         self._report_damages()
         self._look_at_files_s = time.monotonic() + _FILES_PAUSE_S
         self._sender = threading.Thread(target=self._run_sender, name="sessionary-spool", daemon=True)
-        self._sender.start()
+        try:
+            start_thread(self._sender)
+        except ProducerError:
+            self._kafka.close(_FILES_PAUSE_S)
+            self._spool.close()
+            self._close_journal()
+            raise
 
     @property
     def backlog(self) -> Backlog:

@@ -96,9 +96,17 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     for name in ("broker", "clickhouse", "processor"):
         assert not found[name]["ok"]
         assert found[name]["advice"]
-    asked = {"versions", "driver", "broker", "clickhouse", "processor"}
+    asked = {"versions", "driver", "variables", "broker", "clickhouse", "processor"}
     assert set(found) == asked, "nothing more is asked of who is away"
     assert "broker" in err
+
+
+def test_doctor_warns_of_a_variable_that_is_nearly_a_setting() -> None:
+    near = doctor._check_variables({"SESSIONARY_BOOTSTRAP_SERVER": "kafka:9092", "PATH": "/bin"})
+    assert (near.ok, near.advice) == (True, "rename or unset it")
+    assert near.found.startswith("SESSIONARY_BOOTSTRAP_SERVER is no setting")
+    assert near.found.endswith("did you mean SESSIONARY_BOOTSTRAP_SERVERS?")
+    assert doctor._check_variables({"SESSIONARY_BOOTSTRAP_SERVERS": "kafka:9092"}).advice == ""
 
 
 def test_doctor_looks_at_the_disk_of_a_stack_before_its_first_start(

@@ -62,7 +62,7 @@ def test_the_nodes_form_one_quorum_and_replicate_the_internal_topics(
     monkeypatch.setattr(
         "sessionary.infra.local.kafka.node._format_storage", lambda _data, _id, voters, _java: formats.append(voters)
     )
-    monkeypatch.setattr(os, "execv", lambda _program, _argv: None)
+    monkeypatch.setattr(os, "execve", lambda _program, _argv, _env: None)
     cluster = plan_cluster(tmp_path)
     write_cluster(tmp_path, cluster)
     said: list[str] = []
@@ -89,7 +89,7 @@ def test_a_node_with_a_proxied_listener_advertises_the_proxy_and_keeps_its_other
 ) -> None:
     monkeypatch.setattr("sessionary.infra.local.kafka.node.kafka_jars", lambda _progress: [])
     monkeypatch.setattr("sessionary.infra.local.kafka.node._format_storage", lambda *_: None)
-    monkeypatch.setattr(os, "execv", lambda _program, _argv: None)
+    monkeypatch.setattr(os, "execve", lambda _program, _argv, _env: None)
     cluster = plan_cluster(tmp_path)
     write_cluster(tmp_path, cluster)
     properties = tmp_path / "1" / "server.properties"
