@@ -69,8 +69,8 @@ def rows_read(clickhouse: ClickHouseSettings, query: str) -> int:
 
 def test_a_view_of_a_day_reads_the_partitions_of_that_day_only(months: ClickHouseSettings) -> None:
     database = months.clickhouse_database
-    queries = {view: f"SELECT * FROM {database}.{view}({DAY})" for view in GROUPED}
-    queries["v_kpi_between"] = f"SELECT * FROM {database}.v_kpi_between({DAY}, late_s = 30)"
+    queries = {view: f"SELECT * FROM {months.between_database}.{view}({DAY})" for view in GROUPED}
+    queries["v_kpi_between"] = f"SELECT * FROM {months.between_database}.v_kpi_between({DAY}, late_s = 30)"
     queries |= {
         view: f"SELECT * FROM {database}.{view} WHERE time >= '2026-03-03 00:00:00' AND time < '2026-03-04 00:00:00'"
         for view in ROW_VIEWS
@@ -82,7 +82,7 @@ def test_a_view_of_a_day_reads_the_partitions_of_that_day_only(months: ClickHous
 def test_rows_of_other_months_are_not_read(months: ClickHouseSettings) -> None:
     database = months.clickhouse_database
     for view in ("v_usage", "v_usage_by", "v_activity", "v_sessions", "v_transition_latency"):
-        day = rows_read(months, f"SELECT count() FROM {database}.{view}_between({DAY})")
+        day = rows_read(months, f"SELECT count() FROM {months.between_database}.{view}_between({DAY})")
         assert ROWS <= day <= rows_read(months, f"SELECT count() FROM {database}.{view}") / (MONTHS - 2), view
 
 

@@ -57,6 +57,11 @@ class ClickHouseClient:
         """The database of unqualified table names."""
         return self._settings.clickhouse_database
 
+    @property
+    def between(self) -> str:
+        """The database of the views with parameters, `v_…_between`."""
+        return self._settings.between_database
+
     def fetch_rows(self, sql: str, **parameters: str | int | float | None) -> list[Row]:
         """Run a read-only query and return its rows; `parameters` are bound to `{name:Type}`."""
         bound = {f"param_{name}": _encode_parameter(value) for name, value in parameters.items()}

@@ -96,6 +96,25 @@ def test_the_time_of_an_event_is_sent_in_microseconds_whatever_its_timezone(mome
     assert memory.events()[4].envelope.occurred_at == micros
 
 
+_FAR: Final = (
+    datetime(1, 1, 1, tzinfo=UTC),
+    datetime(1900, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+    datetime(2300, 1, 1, tzinfo=UTC),
+    datetime.max.replace(tzinfo=UTC),
+)
+
+
+@pytest.mark.parametrize("moment", _FAR)
+def test_a_time_that_no_table_can_hold_is_refused_with_what_is_allowed(moment: datetime) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as s:
+        with pytest.raises(Invalid, match=f"{moment.year:04}-.*1900 to 2299"):
+            s.emit(LlmDecision(), occurred_at=moment)
+        s.emit(LlmDecision(), occurred_at=datetime(1900, 1, 1, tzinfo=UTC))
+        s.emit(LlmDecision(), occurred_at=datetime(2299, 12, 31, 23, 59, 59, 999_999, UTC))
+    assert sent_types(memory) == [*START_EVENTS, "llm_decision", "llm_decision", "session_terminated"]
+
+
 @pytest.mark.parametrize("moment", [datetime(2026, 11, 22), 1_795_316_645, "2026-11-22"])  # noqa: DTZ001
 def test_a_time_without_a_timezone_is_refused_and_takes_no_number(moment: Any) -> None:
     client, memory = memory_client()

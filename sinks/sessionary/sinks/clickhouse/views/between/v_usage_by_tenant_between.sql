@@ -1,9 +1,9 @@
-CREATE OR REPLACE VIEW {database}.v_usage_by_tenant_between AS
+CREATE OR REPLACE VIEW {database}_between.v_usage_by_tenant_between AS
 SELECT
     tenant_id, sum(u.calls) AS calls, sum(u.tokens_in) AS tokens_in, sum(u.tokens_out) AS tokens_out,
     sum(u.model_cost_usd_micros) AS model_cost_usd_micros, sum(u.tool_cost_usd_micros) AS tool_cost_usd_micros
-FROM {database}.v_usage_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')}) AS u
+FROM {database}_between.v_usage_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')}) AS u
 GROUP BY tenant_id;
 
-ALTER TABLE {database}.v_usage_by_tenant_between
+ALTER TABLE {database}_between.v_usage_by_tenant_between
     MODIFY COMMENT 'v_usage_by_tenant of a time';
