@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 from sessionary.schemas.errors import Invalid, SettingsError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
@@ -76,11 +76,14 @@ class ClickHouseClient:
             raise Invalid("invalid_value", "the answer is not JSON rows: remove FORMAT from the statement")
         return rows
 
-    def copy_rows(self, sql: str, output_format: str, into: IO[bytes]) -> None:
-        """Run a read-only query and write its rows to `into`, in a format of ClickHouse's."""
-        options = {"readonly": "2", "default_format": output_format, "date_time_output_format": "iso"}
-        for chunk in self._iter_answer(sql.encode(), options):
-            into.write(chunk)
+    def iter_rows(self, sql: str, output_format: str) -> Iterator[bytes]:
+        """Run a read-only query and yield pieces of its rows, in a format of ClickHouse's.
+
+        JSON has no text that is not UTF-8: what is none is replaced.
+        """
+        valid = {"output_format_json_validate_utf8": "1"}
+        options = {**_OPTIONS, **valid, "readonly": "2", "default_format": output_format}
+        return self._iter_answer(sql.encode(), options)
 
     def fetch_one(self, sql: str, **parameters: str | int | float | None) -> Row:
         """Run a read-only query that gives exactly one row, and return that row."""

@@ -2,7 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Final
 
 import pytest
 

@@ -47,7 +47,6 @@ def since_ms(text: str | None, now: datetime) -> int:
     return 0 if text is None else int(parse_time("--since", text, now).timestamp() * 1_000)
 
 
-
 # Follows a list: the rows that are new after the list was shown, each of them once.
 
 
