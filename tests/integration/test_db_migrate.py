@@ -136,7 +136,7 @@ def test_a_view_that_no_file_has_any_more_is_dropped_and_one_of_others_stays(dat
 
 
 def test_a_view_with_parameters_stands_in_a_database_of_its_own_for_each_pipeline(database: Database) -> None:
-    """It leaves the database in which an earlier form had it, and is made again if the other one was dropped."""
+    """It leaves the database that had it before, and is made again if either one was dropped."""
     make = "CREATE OR REPLACE VIEW {database}@.v_b_between AS\nSELECT {n:UInt8} AS n FROM {database}.v_b;\n"
     database.release({**VIEWS, "v_b_between": make.replace("@", "")})
     database.migrate()

@@ -230,7 +230,8 @@ def test_a_call_has_its_whole_result_and_only_reserved_calls_are_rows(runs: Runs
     plain = ToolCallStarted("c1", "send", "c1", "{}", 1, side_effect=False, queryable=False)
     runs.send(plain)
     runs.send(call_started("k"), plain, run=None)
-    found = runs.ask("SELECT run_id, idem_key, tool_name, args, result, state, try FROM v_reserved_calls ORDER BY run_id")
+    columns = "run_id, idem_key, tool_name, args, result, state, try"
+    found = runs.ask(f"SELECT {columns} FROM v_reserved_calls ORDER BY run_id")
     assert found == [
         ("", "k", "send", '{"to":"a"}', None, "running", 1),
         ("r1", "k", "send", '{"to":"a"}', result, "succeeded", 1),

@@ -45,7 +45,8 @@ def test_views_name_their_time_alike_and_those_of_a_time_have_the_columns_of_the
 def test_what_a_tool_lists_in_the_database_it_can_read(tables: ClickHouseSettings) -> None:
     """A tool for analysts lists tables and views, and asks each for a row."""
     database = tables.clickhouse_database
-    listed = run_sql(tables, f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{database}'").split()
+    tables_of = f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{database}'"
+    listed = run_sql(tables, tables_of).split()
     assert len(listed) > 60
     for name in listed:
         run_sql(tables, f"SELECT * FROM {database}.{name} LIMIT 1")

@@ -22,8 +22,8 @@ from tests.support.clickhouse_rows import insert_records
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import NOW_US, agent_event
 
-_TEXTS: Final = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "plain", 'a "quoted", text\n=1', "ü")
-_EVENTS: Final = [agent_event(MessageAppended("user", text), seq=n) for n, text in enumerate(_TEXTS, 1)]
+TEXTS: Final = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "plain", 'a "quoted", text\n=1', "ü")
+EVENTS: Final = [agent_event(MessageAppended("user", text), seq=n) for n, text in enumerate(TEXTS, 1)]
 QUERY: Final = (
     "SELECT source_offset AS n, -n AS below, event_type, appended_at, toDate(appended_at) AS day, user_id, "
     "JSONExtractString(payload_json, 'content') AS content, value_bytes, key_bytes, headers, value_bytes AS renamed, "
@@ -36,7 +36,7 @@ def stack(tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch) -> ClickH
     """A database with events whose bytes are no UTF-8, for the command line."""
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", tables.clickhouse_url)
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", tables.clickhouse_database)
-    insert_records(tables, "history", _EVENTS, NOW_US)
+    insert_records(tables, "history", EVENTS, NOW_US)
     return tables
 
 
@@ -47,26 +47,26 @@ def write(path: Path) -> Path:
 
 def check_table(table: Any) -> None:
     """Check a table of pyarrow: types and values."""
-    assert table.num_rows == len(_EVENTS)
+    assert table.num_rows == len(EVENTS)
     types = {field.name: field.type for field in table.schema}
     assert [types[name] for name in ("value_bytes", "key_bytes", "renamed")] == [pa.binary()] * 3
     assert [types[name] for name in ("event_type", "content", "user_id")] == [pa.string()] * 3
     assert types["appended_at"] == pa.timestamp("ms", tz="UTC")
     assert types["day"] == pa.date32()
     assert types["pairs"] == pa.map_(pa.string(), pa.string()) or "string" in str(types["pairs"])
-    assert table["value_bytes"].to_pylist() == table["renamed"].to_pylist() == _EVENTS
-    assert table["content"].to_pylist() == list(_TEXTS)
-    assert table["maybe"].to_pylist() == [None, *range(1, len(_EVENTS))]
+    assert table["value_bytes"].to_pylist() == table["renamed"].to_pylist() == EVENTS
+    assert table["content"].to_pylist() == list(TEXTS)
+    assert table["maybe"].to_pylist() == [None, *range(1, len(EVENTS))]
     frame = table.to_pandas()
-    assert list(frame["value_bytes"]) == _EVENTS
+    assert list(frame["value_bytes"]) == EVENTS
     assert str(frame["appended_at"].dtype) == "datetime64[ms, UTC]"
 
 
 def test_parquet_and_arrow_have_bytes_texts_and_times_as_such(stack: ClickHouseSettings, tmp_path: Path) -> None:
     check_table(pyarrow.parquet.read_table(write(tmp_path / "rows.parquet")))
     check_table(pyarrow.feather.read_table(write(tmp_path / "rows.arrow")))
-    assert list(pd.read_parquet(tmp_path / "rows.parquet")["value_bytes"]) == _EVENTS
-    assert list(pd.read_feather(tmp_path / "rows.arrow")["content"]) == list(_TEXTS)
+    assert list(pd.read_parquet(tmp_path / "rows.parquet")["value_bytes"]) == EVENTS
+    assert list(pd.read_feather(tmp_path / "rows.arrow")["content"]) == list(TEXTS)
 
 
 def test_all_of_each_table_can_be_written_and_read(stack: ClickHouseSettings, tmp_path: Path) -> None:
@@ -80,15 +80,28 @@ def test_all_of_each_table_can_be_written_and_read(stack: ClickHouseSettings, tm
         assert [*frames[0].columns] == [*frames[1].columns] == [*pd.read_csv(tmp_path / f"{table}.csv").columns]
 
 
+def test_bytes_within_lists_and_maps_are_bytes_too(stack: ClickHouseSettings, tmp_path: Path) -> None:
+    query = "SELECT [('name', unhex('ff'))] AS headers, map('k', unhex('fe')) AS pairs, [['ü']] AS texts"
+    for name, read in (("n.parquet", pyarrow.parquet.read_table), ("n.arrow", pyarrow.feather.read_table)):
+        assert run(["sql", query, "--output", str(tmp_path / name)]) == 0
+        (row,) = read(tmp_path / name).to_pylist()
+        assert list(row["headers"][0].values())[1] == b"\xff"
+        assert [part for _, part in row["pairs"]] == [b"\xfe"]
+        assert row["texts"] == [["ü"]]
+    assert run(["sql", query, "--output", str(tmp_path / "n.json")]) == 0
+    (line,) = (tmp_path / "n.json").read_text("utf-8").splitlines()
+    assert json.loads(line)["pairs"] == {"k": "\ufffd"}
+
+
 def test_csv_has_no_formula_and_its_bytes_are_base64(stack: ClickHouseSettings, tmp_path: Path) -> None:
     text = write(tmp_path / "rows.csv").read_bytes().decode()
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    encoded = [base64.b64encode(value).decode() for value in _EVENTS]
-    assert [row["content"] for row in rows] == [f"'{text}" if n < 8 else text for n, text in enumerate(_TEXTS)]
+    encoded = [base64.b64encode(value).decode() for value in EVENTS]
+    assert [row["content"] for row in rows] == [f"'{text}" if n < 8 else text for n, text in enumerate(TEXTS)]
     assert [row["value_bytes"] for row in rows] == [row["renamed"] for row in rows] == encoded
     assert [row["below"] for row in rows] == ["0", *(f"-{n}" for n in range(1, len(rows)))], "a number is none"
     frame = pd.read_csv(tmp_path / "rows.csv", parse_dates=["appended_at"])
-    assert len(frame) == len(_EVENTS)
+    assert len(frame) == len(EVENTS)
     assert str(frame["appended_at"].dtype).endswith("UTC]")
 
 
@@ -99,10 +112,10 @@ def test_json_lines_have_bytes_in_base64_in_a_file_and_in_a_pipe(
     assert run(["sql", QUERY]) == 0
     rows = [json.loads(line) for line in lines]
     assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == rows
-    assert [base64.b64decode(row["value_bytes"]) for row in rows] == _EVENTS
-    assert [row["content"] for row in rows] == list(_TEXTS)
+    assert [base64.b64decode(row["value_bytes"]) for row in rows] == EVENTS
+    assert [row["content"] for row in rows] == list(TEXTS)
     frame = pd.read_json(tmp_path / "rows.json", lines=True)
-    assert list(frame["content"]) == list(_TEXTS)
+    assert list(frame["content"]) == list(TEXTS)
 
 
 def test_what_is_no_select_is_written_too(

@@ -76,7 +76,9 @@ def take_tables_back(url: str) -> None:
 
 
 def _hash_definitions(clickhouse: ClickHouseSettings) -> str:
-    found = f"FROM system.tables WHERE database IN ('{clickhouse.clickhouse_database}', '{clickhouse.between_database}')"
+    found = (
+        f"FROM system.tables WHERE database IN ('{clickhouse.clickhouse_database}', '{clickhouse.between_database}')"
+    )
     return run_sql(clickhouse, f"SELECT count(), sum(cityHash64(name, create_table_query)) {found}")
 
 

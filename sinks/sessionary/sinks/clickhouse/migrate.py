@@ -130,8 +130,7 @@ def order_views(texts: Mapping[str, str], tables: str) -> tuple[View, ...]:
     `graphlib.CycleError`, a `ValueError`, if views use each other.
     """
     uses = {
-        name: sorted({*_USED.findall(_COMMENT.sub("", sql))} & {*texts} - {name})
-        for name, sql in sorted(texts.items())
+        name: sorted({*_USED.findall(_COMMENT.sub("", sql))} & {*texts} - {name}) for name, sql in sorted(texts.items())
     }
     ordered: dict[str, View] = {}
     for name in TopologicalSorter(uses).static_order():

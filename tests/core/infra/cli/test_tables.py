@@ -30,7 +30,8 @@ def test_rows_are_a_table_on_a_terminal(capsys: pytest.CaptureFixture[str], monk
     assert "[b]" in out
 
 
-# A title, a cleared line, a control sequence in one character, directions, an end of line, hidden letters, half a pair.
+# A title, a cleared line, a control sequence in one character, directions, ends of lines, hidden
+# letters, half a pair.
 OBEYED = (
     "\x1b]0;all is well\x07",
     "\x1b[2K\x1b[1A",
@@ -66,7 +67,8 @@ def test_no_terminal_obeys_a_text_of_an_event_whichever_column_has_it(
     for show in ways:
         show()
         shown = capsys.readouterr()
-        out = re.sub(r"\x1b\[[0-9;]*m|^\r\x1b\[K", "", shown.out + shown.err)  # our own: bold, and a line that is overwritten
+        # Our own are bold, and a line that is overwritten.
+        out = re.sub(r"\x1b\[[0-9;]*m|^\r\x1b\[K", "", shown.out + shown.err)
         assert out.strip()
         assert not set(text) & set(out.replace("\n", "")) - set(map(chr, range(32, 127)))
 

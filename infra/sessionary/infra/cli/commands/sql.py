@@ -185,9 +185,7 @@ def run_query(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Write the rows to this file: .parquet, .arrow, .csv or .json."
-        ),
+        typer.Option("--output", "-o", help="Write the rows to this file: .parquet, .arrow, .csv or .json."),
     ] = None,
     data: DataOption = None,
     unsafe: Annotated[
