@@ -106,7 +106,7 @@ class World:
 
     def start(self, agent: EventFactory, user: str = "u1", agent_id: str = "agent-1") -> None:
         self.people[agent.key.session_id] = {"user_id": user, "agent_id": agent_id}
-        steps: tuple[tuple[str, dict[str, str]], ...] = (
+        steps: tuple[tuple[str, dict[str, Any]], ...] = (
             ("session_created", {}),
             ("session_phase_changed", {"phase": "validating"}),
             ("session_phase_changed", {"phase": "connecting"}),
@@ -116,8 +116,13 @@ class World:
             assert self.send(agent, event_type, **fields) == "applied"
 
     def use(self, agent: EventFactory, model: str, tokens: int, micros: int, *, retry: bool = False) -> None:
-        paid = {"model": model, "tokens_in": tokens, "tokens_out": tokens // 10, "model_cost_usd_micros": micros}
-        more = {"tool_cost_usd_micros": 0, "is_timeout_retry": retry, "retry_of": None}
+        paid: dict[str, Any] = {
+            "model": model,
+            "tokens_in": tokens,
+            "tokens_out": tokens // 10,
+            "model_cost_usd_micros": micros,
+        }
+        more: dict[str, Any] = {"tool_cost_usd_micros": 0, "is_timeout_retry": retry, "retry_of": None}
         assert self.send(agent, "usage_recorded", **paid, **more) == "applied"
         by = {"tenant": agent.key.tenant_id, "agent": self.people[agent.key.session_id]["agent_id"], "retry": retry}
         self.usages.append({**by, **paid})
@@ -128,21 +133,26 @@ class World:
         """Report a call; with a key it is reserved, and succeeds at its second try."""
         name = f"call-{len(self.calls)}"
         for number in (1, 2) if key else (1,):
-            same = {"tool_call_id": name, "tool_name": tool, "idem_key": key or name, "try_number": number}
-            how = {"args_json": "{}", "side_effect": False, "queryable": False}
+            same: dict[str, Any] = {
+                "tool_call_id": name,
+                "tool_name": tool,
+                "idem_key": key or name,
+                "try_number": number,
+            }
+            how: dict[str, Any] = {"args_json": "{}", "side_effect": False, "queryable": False}
             assert self.send(agent, "tool_call_started", **same, **how) == "applied"
             failed = error or (ErrorInfo("retryable", "busy", "busy") if key and number == 1 else None)
             if failed is not None:
                 ended = self.send(agent, "tool_call_failed", **same, error=failed, execution_time_ms=took_ms)
             else:
-                result = {"result_json": "1", "artifact_id": None, "execution_time_ms": took_ms}
+                result: dict[str, Any] = {"result_json": "1", "artifact_id": None, "execution_time_ms": took_ms}
                 ended = self.send(agent, "tool_call_succeeded", **same, **result)
             assert ended == "applied"
         self.calls.append({"tool": tool, "took_s": took_ms / 1e3, "error": error, "tries": number})
 
     def say(self, agent: EventFactory, *roles: str) -> None:
         for role in roles:
-            said = {"role": role, "content": "a text", "artifact_id": None, "name": None}
+            said: dict[str, Any] = {"role": role, "content": "a text", "artifact_id": None, "name": None}
             assert self.send(agent, "message_appended", **said) == "applied"
             self.turns[agent.key.session_id] += 1
 
@@ -204,9 +214,14 @@ def world(tables: ClickHouseSettings) -> World:
     team = agent_of(5)
     world.start(team)
     for name in ("writer", "critic"):
-        named = {"role": name, "agent_id": name, "service_id": None, "as_operator": False}
+        named: dict[str, Any] = {"role": name, "agent_id": name, "service_id": None, "as_operator": False}
         assert world.send(team, "agent_registered", **named) == "applied"
-    given = {"from_agent_id": "writer", "to_agent_id": "critic", "sync_type": "handoff", "shared_json": None}
+    given: dict[str, Any] = {
+        "from_agent_id": "writer",
+        "to_agent_id": "critic",
+        "sync_type": "handoff",
+        "shared_json": None,
+    }
     assert world.send(team, "context_synced", **given) == "applied"
     world.say(team, "user", "assistant", "user")
     assert world.send(team, "agent_task_updated", agent_id="critic", task="judge") == "applied"

@@ -37,6 +37,7 @@ GROUPED = {
     "v_calls_per_minute_between": 1,
     "v_activity_between": 1,
     "v_sessions_between": 1,
+    "v_tool_calls_between": 1,
     "v_cleanups_between": MONTHS - 2,  # a confirmation may come at any time after the request
     "v_acknowledgements_between": 1,
     "v_transition_latency_between": 1,
@@ -88,7 +89,7 @@ def test_rows_of_other_months_are_not_read(months: ClickHouseSettings) -> None:
 
 def test_a_filter_by_session_reads_the_rows_of_that_session_alone(months: ClickHouseSettings) -> None:
     """The joins and groups of a view let a condition on the session through to the tables' keys."""
-    for view in ("v_activity", "v_sessions", "v_cleanups"):
+    for view in ("v_activity", "v_sessions", "v_cleanups", "v_tool_calls"):
         query = f"SELECT * FROM {months.clickhouse_database}.{view} WHERE tenant_id = 'acme' AND session_id = '7'"
         plan = run_sql(months, f"EXPLAIN indexes = 1 {query}")
         reads = plan.split("ReadFromMergeTree (")[1:]

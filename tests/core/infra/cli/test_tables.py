@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -52,8 +53,8 @@ def test_no_terminal_obeys_a_text_of_an_event_whichever_column_has_it(
     for stream in ("stdout", "stderr"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "4000")
-    nested = {"n": text, text: [text, {text: text}]}
-    ways = (
+    nested: dict[str, object] = {"n": text, text: [text, {text: text}]}
+    ways: tuple[Callable[[], None], ...] = (
         lambda: show_rows([{text: text, "b": nested}], as_json=False),
         lambda: show_rows([{"a": text, "b": nested}], as_json=False, columns=["a", "b"]),
         lambda: show_rows([{"a": text, text: nested}], as_json=True),

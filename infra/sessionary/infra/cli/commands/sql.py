@@ -213,8 +213,8 @@ def run_query(
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "rows"
             _write_rows(source, query, chosen, path)
-            with path.open("rb") as file:
-                shutil.copyfileobj(file, sys.stdout.buffer)
+            with path.open("rb") as rows:
+                shutil.copyfileobj(rows, sys.stdout.buffer)
     elif chosen == OutputFormat.CSV:
         for lines in _csv_lines(source, query):
             if sys.stdout.isatty():
