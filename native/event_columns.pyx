@@ -11,7 +11,8 @@ from libc.string cimport memset
 
 from sessionary.schemas.headers import CONTENT_TYPE, TYPE_PREFIX, iso_second, keep_unreadable
 from sessionary.schemas.retention import PERSONAL_US
-from sessionary.sinks.core.rows.shared import NEVER_S, REPORTED_MAX_US, TIME_MAX_US
+from sessionary.schemas.limits import REPORTED_MAX_US
+from sessionary.sinks.core.rows.shared import NEVER_S, TIME_MAX_US
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS
 from sessionary.sinks.core.rows.shared import RawRecord
 
@@ -161,7 +162,8 @@ cdef class EventColumns:
         self.add_place(partition, offset, timestamp_ms)
         self.add_envelope(fields, rule)
         self.add_rest(key, key_size, value, headers, own, rule, timestamp_ms * 1_000, topic, topic_size)
-        return self.add_figures(plan.figures)
+        self.add_figures(plan.figures)
+        return add_byte(&self.planes[self.plane_count - 1], 0)  # no text of a time: it is one of the usual ones
 
     cdef int add_place(self, int64_t partition, uint64_t offset, int64_t timestamp_ms) except -1:
         add_short_number(&self.planes[0], partition)

@@ -30,7 +30,7 @@ from tests.support.groups import Groups
 from tests.support.interpreted import Interpreted
 from tests.support.logs import log_folder, start_run
 from tests.support.migrated_tables import lend_tables, take_tables_back
-from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipeline, run_sql
+from tests.support.pipelines import drop_database, new_clickhouse, new_pipeline, remove_pipeline
 from tests.support.processes import Processes, log_tail
 from tests.support.stack import Stack
 
@@ -135,7 +135,7 @@ def clickhouse(request: pytest.FixtureRequest) -> Iterator[ClickHouseSettings]:
     settings = new_clickhouse(request.config.stash[_STACK].clickhouse_url())
     _show_on_failure(request, log_folder() / "clickhouse.log")
     yield settings
-    run_sql(settings, f"DROP DATABASE IF EXISTS {settings.clickhouse_database}")
+    drop_database(settings)
 
 
 @pytest.fixture

@@ -57,11 +57,11 @@ _FILL: Final = {
     f"at, at, p, k * {RECORDS} + a, 0, k, 'default', {_NEVER} FROM numbers({{audits}})",
 }
 _QUERIES: Final = {
-    "v_usage, a day": "SELECT count() AS n, sum(tokens_in) AS tokens FROM v_usage_between({day})",
-    "v_usage_by, a day": "SELECT count() AS n FROM v_usage_by_between({day})",
-    "v_sessions, a day": "SELECT count() AS n FROM v_sessions_between({day})",
-    "v_activity, a day": "SELECT count() AS n FROM v_activity_between({day})",
-    "v_integrity, a day": "SELECT count() AS n FROM v_integrity_between({day}, late_s = {late_s})",
+    "v_usage, a day": "SELECT count() AS n, sum(tokens_in) AS tokens FROM {between}.v_usage_between({day})",
+    "v_usage_by, a day": "SELECT count() AS n FROM {between}.v_usage_by_between({day})",
+    "v_sessions, a day": "SELECT count() AS n FROM {between}.v_sessions_between({day})",
+    "v_activity, a day": "SELECT count() AS n FROM {between}.v_activity_between({day})",
+    "v_integrity, a day": "SELECT count() AS n FROM {between}.v_integrity_between({day}, late_s = {late_s})",
 }
 
 
@@ -97,7 +97,7 @@ def ask_views(clickhouse: ClickHouseSettings, day: str, engine_pid: int) -> dict
     found: dict[str, Cost] = {}
     for name, query in _QUERIES.items():
         began_s, cpu_s = time.perf_counter(), cpu_seconds(engine_pid)
-        answer = client.fetch_one(query.format(day=day, late_s=LATE_S))
+        answer = client.fetch_one(query.format(between=client.between, day=day, late_s=LATE_S))
         elapsed_s = time.perf_counter() - began_s
         found[name] = Cost(elapsed_s * 1e3, (cpu_seconds(engine_pid) - cpu_s) * 1e3, answer)
     return found

@@ -40,6 +40,7 @@ from tests.support.sink_records import DAY_US, NOW_US, agent_event, audit_record
 PAGE = Path(__file__).parents[2] / "docs" / "clickhouse.md"
 _S = 1_000_000
 _TYPE_CHARACTERS = 60
+_BETWEEN = "sessionary_between."  # as the page names it
 
 
 def draw_page(text: str, clickhouse: ClickHouseSettings) -> str:
@@ -54,15 +55,24 @@ def draw_page(text: str, clickhouse: ClickHouseSettings) -> str:
         "AND engine != 'MaterializedView' ORDER BY name"
     )
     tables, views = ([row for row in objects if bool(row["is_view"]) is is_view] for is_view in (False, True))
+    between = source.fetch_rows(
+        "SELECT name, comment FROM system.tables WHERE database = {between:String} ORDER BY name",
+        between=source.between,
+    )
+
+    def ask(sql: str) -> list[Row]:
+        return source.fetch_rows(sql.replace(_BETWEEN, f"{source.between}."))
+
     for mark, drawn in (
         ("tables", _object_lines("table", tables)),
         ("views", _object_lines("view", views)),
+        ("between", _object_lines("view", between)),
         ("columns", _column_lines(source, objects)),
     ):
         text = replace_marked(text, mark, "\n".join(["", *drawn, ""]))
     return re.sub(
         r"```sql\n(.*?)```\n\n```text\n.*?```",
-        lambda match: f"```sql\n{match[1]}```\n\n```text\n{answer_text(source.fetch_rows(match[1]))}\n```",
+        lambda match: f"```sql\n{match[1]}```\n\n```text\n{answer_text(ask(match[1]))}\n```",
         text,
         flags=re.DOTALL,
     )
@@ -80,19 +90,9 @@ def _column_lines(source: ClickHouseClient, objects: Sequence[Row]) -> list[str]
             "AND table = {name:String} ORDER BY position",
             name=row["name"],
         )
-        if not columns:
-            continue  # a view of a time: it has the columns of the one without
         lines += ["", f"### `{row['name']}`", "", "| column | type | meaning |", "|---|---|---|"]
-        lines += [f"| `{column['name']}` | {_type_name(column['type'])} | {column['comment']} |" for column in columns]
+        lines += [f"| `{column['name']}` | `{column['type']}` | {column['comment']} |" for column in columns]
     return lines[1:]
-
-
-def _type_name(name: str) -> str:
-    """Return a type's name without what only storage needs."""
-    plain = (
-        re.sub(r"LowCardinality\((\w+|Nullable\(\w+\))\)", r"\1", name).replace(", 'UTC'", "").replace("('UTC')", "")
-    )
-    return f"`{plain}`"
 
 
 def answer_text(rows: Sequence[Row]) -> str:

@@ -18,7 +18,7 @@ _QUERIES = {
     "versions": "SELECT state_version AS version, service_id FROM history FINAL WHERE {where} "
     "AND event_type = 'state_updated' AND (source_partition, source_offset) NOT IN "
     "(SELECT source_partition, source_offset FROM rejected WHERE {where}) ORDER BY source_offset",
-    "calls": "SELECT idem_key, state, effects FROM v_tool_calls WHERE {where}",
+    "calls": "SELECT idem_key, state, effects FROM v_reserved_calls WHERE {where}",
     "gaps": "SELECT count() AS lines, max(audit_seq) AS last FROM audit FINAL WHERE {where} AND audit_seq > 0",
 }
 _REPORTED_REASONS = ("stale_epoch", "not_owner", "not_member", "foreign_tenant", "key_mismatch", "producer_conflict")

@@ -34,7 +34,7 @@ def ask_integrity(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> Integ
     settings = SinkSettings.model_validate({**kafka.model_dump(), **clickhouse.model_dump()})
     url = f"{clickhouse.clickhouse_url}/?database={clickhouse.clickhouse_database}"
     times = "from='1970-01-01 00:00:00', to='2106-01-01 00:00:00'"
-    faults = query_rows(url, f"SELECT * FROM v_integrity_between({times}, late_s=0)")
+    faults = query_rows(url, f"SELECT * FROM {clickhouse.between_database}.v_integrity_between({times}, late_s=0)")
     fetch_rows = partial(query_rows, url)
     compared = compare_topics(settings, fetch_rows, late_s=0)
     in_kafka = (*find_end_faults(settings, fetch_rows), *compared.faults)

@@ -89,7 +89,10 @@ KEPT_OF_RUNS = (
         (2, 1, "paused"),
     ),
     ("SELECT count() AS n, countIf(output != '') AS o, countIf(state = 'failed') AS f FROM v_steps", (6, 1, 2)),
-    ("SELECT count() AS n, countIf(result != '') AS r, countIf(state = 'unknown') AS u FROM v_tool_calls", (2, 1, 1)),
+    (
+        "SELECT count() AS n, countIf(result != '') AS r, countIf(state = 'unknown') AS u FROM v_reserved_calls",
+        (2, 1, 1),
+    ),
     ("SELECT count() AS n, countIf(args != '') AS a FROM v_unresolved_calls", (1, 1)),
     ("SELECT count() AS n FROM v_orphan_steps", (2,)),
     (

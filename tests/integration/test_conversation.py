@@ -104,6 +104,6 @@ def test_a_session_of_two_services_shows_all_turns_and_results_in_its_rows_and_i
         pipeline.wait_landed()
     turns = pipeline.sql(f"SELECT turn, role, service_id {where.format('v_messages')} ORDER BY turn")
     assert turns == [[f"{n}", role, service] for n, (role, _, service) in enumerate(TURNS, 1)]
-    found = pipeline.sql(f"SELECT tool_name, result, service_id {where.format('v_tool_calls')} ORDER BY tool_name")
+    found = pipeline.sql(f"SELECT tool_name, result, service_id {where.format('v_reserved_calls')} ORDER BY tool_name")
     assert found == [["forecast", "8", "forecasts"], ["read_revenue", '{"april":7}', "billing"]]
     assert pipeline.sql(f"SELECT services {where.format('v_sessions')}") == [["['billing','forecasts']"]]

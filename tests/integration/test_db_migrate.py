@@ -135,6 +135,26 @@ def test_a_view_that_no_file_has_any_more_is_dropped_and_one_of_others_stays(dat
     assert database.ask("SELECT * FROM v_a") == [{"three": 3}]
 
 
+def test_a_view_with_parameters_stands_in_a_database_of_its_own_for_each_pipeline(database: Database) -> None:
+    """It leaves the database that had it before, and is made again if either one was dropped."""
+    make = "CREATE OR REPLACE VIEW {database}@.v_b_between AS\nSELECT {n:UInt8} AS n FROM {database}.v_b;\n"
+    database.release({**VIEWS, "v_b_between": make.replace("@", "")})
+    database.migrate()
+    database.release({**VIEWS, "between.v_b_between": make.replace("@", "_between")})
+    assert database.migrate() == ["between.v_b_between", "v_b_between dropped"]
+    between = database.clickhouse.between_database
+    assert database.names() == {"v_a", "v_b", "v_c"}
+    asked = f"SELECT count() AS rows FROM {between}.v_b_between(n = 1)"
+    assert database.ask(asked) == [{"rows": 0}]
+    assert database.migrate() == []
+    migrate.check_migrations(database.clickhouse)
+    database.run("DROP DATABASE {database}")
+    assert database.migrate() == ["0001_tables", "v_b", "v_c", "between.v_b_between", "v_a"]
+    assert database.ask(asked) == [{"rows": 0}]
+    database.run(f"DROP DATABASE {between}")
+    assert database.migrate() == ["between.v_b_between"]
+
+
 @pytest.mark.parametrize("kind", ["VIEW {database}.v_new AS", "TABLE {database}.v_new ENGINE = Memory AS"])
 def test_a_view_or_table_of_others_with_the_name_of_a_view_is_named_and_not_replaced(
     database: Database, kind: str

@@ -100,6 +100,7 @@ def faults(clickhouse: ClickHouseSettings, *, late_s: int | None = None) -> list
     database = clickhouse.clickhouse_database
     times = "from='1970-01-01 00:00:00', to='2106-01-01 00:00:00'"
     view = "v_integrity" if late_s is None else f"v_integrity_between({times}, late_s={late_s})"
+    database += "" if late_s is None else "_between"
     text = run_sql(
         clickhouse,
         f"SELECT fault, partition, rows, first_offset, last_offset FROM {database}.{view} ORDER BY ALL "
@@ -277,7 +278,7 @@ def test_a_time_compares_its_own_transactions_only(rows: Rows, tables: ClickHous
     delete_rows(tables, "history", "source_offset IN (61, 72)")
     delete_rows(tables, "batches", "number = 2")
     hours = [rows.now_us // 1_000_000 + 3_600 * number for number in (6, 7)]
-    database = tables.clickhouse_database
+    database = tables.between_database
     text = run_sql(
         tables,
         f"SELECT fault, first_offset FROM {database}.v_integrity_between(from=toDateTime({hours[0]}, 'UTC'), "
@@ -294,7 +295,7 @@ def test_a_time_after_a_loss_of_all_rows_misses_the_transaction_before_its_first
     window = f"from=toDateTime({since_s}, 'UTC'), to='2106-01-01 00:00:00', late_s=0"
     query = (
         "SELECT fault, partition, rows, first_offset, last_offset FROM "
-        f"{tables.clickhouse_database}.v_integrity_between({window}) ORDER BY partition"
+        f"{tables.between_database}.v_integrity_between({window}) ORDER BY partition"
     )
     for table in SINKS:
         run_sql(tables, f"TRUNCATE TABLE {tables.clickhouse_database}.{table}")

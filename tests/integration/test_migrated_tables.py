@@ -9,11 +9,12 @@ from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.migrate import shipped_schema
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import new_clickhouse, run_sql
+from tests.support.pipelines import drop_database, new_clickhouse
 from tests.support.view_columns import RECORDING, read_columns
 
 _QUESTIONS = (
-    "SELECT name, engine, comment, create_table_query FROM system.tables WHERE database = '{db}' ORDER BY name",
+    "SELECT name, engine, comment, create_table_query FROM system.tables "
+    "WHERE database IN ('{db}', '{db}_between') ORDER BY name",
     "SELECT table, name, type, default_expression, comment, compression_codec, is_in_sorting_key "
     "FROM system.columns WHERE database = '{db}' ORDER BY table, position",
     "SELECT version, name, checksum FROM {db}.schema_migrations ORDER BY version",
@@ -48,7 +49,7 @@ def test_tables_that_are_made_for_a_test_are_those_of_the_migrations(clickhouse:
             make_tables(others[1])  # for new databases only
     finally:
         for made in others:
-            run_sql(made, f"DROP DATABASE {made.clickhouse_database}")
+            drop_database(made)
 
 
 def test_the_columns_of_views_are_those_of_the_recording(clickhouse: ClickHouseSettings) -> None:

@@ -24,7 +24,7 @@ def test_the_demo_moves_a_session_through_three_services_and_tells_its_trail(tmp
     assert [(wait["answer"], wait["answered_by"]) for wait in found["waits"]] == [("approved", "operator")]
     (moved,) = found["migrations"]
     assert (moved["from_service"], moved["to_service"], moved["step"]) == ("research", "payments", "completed")
-    assert moved["freeze_ms"] > 0
+    assert moved["silence_ms"] > 0
     assert moved["released_at"] is not None
     assert [(task["agent_id"], task["service_id"], task["times_done"]) for task in found["tasks"]] == [
         ("researcher_1", "research", 1),

@@ -80,7 +80,7 @@ def test_a_migration_is_one_row_with_its_freeze_and_its_clean_up(judged: JudgedR
     cleanup = judged.rig.row_of(judged.owner).cleanups[-1].cleanup_id
     assert judged.send(judged.owner, "resources_released", cleanup_id=cleanup) == "applied"
     judged.insert()
-    columns = "from_service, to_service, step, reason_code, epoch, held_ms, freeze_ms"
+    columns = "from_service, to_service, step, reason_code, epoch, held_ms, silence_ms"
     # Activity, three steps, a rejected event, activity: a second between each two.
     assert judged.ask(f"SELECT {columns} FROM v_migrations") == [
         ("billing", TARGET, "completed", "migrated", 2, 1_000, 5_000)
@@ -134,7 +134,7 @@ def test_a_migration_whose_time_is_over_is_aborted_and_a_deadline(judged: Judged
     for _ in range(3):
         judged.send(judged.owner, "heartbeat")
     judged.insert()
-    assert judged.ask("SELECT step, reason_code, freeze_ms FROM v_migrations") == [("aborted", "expired", None)]
+    assert judged.ask("SELECT step, reason_code, silence_ms FROM v_migrations") == [("aborted", "expired", None)]
     assert judged.ask("SELECT clock, transition, to_state FROM v_deadlines") == [("migration", "T05", "Active")]
 
 

@@ -24,6 +24,7 @@ _SAFE = (
     "SELECT * FROM `odd name`",
     "SELECT name FROM system.tables WHERE database = currentDatabase() LIMIT 1",
     "SELECT * FROM values('n UInt8', 1, 2)",
+    "SELECT * FROM other_between.v_t_between(from = '2026-01-01', to = now())",
     "SHOW TABLES",
     "DESCRIBE t",
     "EXISTS TABLE t",

@@ -113,7 +113,7 @@ def test_a_tenant_sees_its_own_rows_and_none_of_another_one_in_every_table_and_v
     operator, _ = tenant_sees(write_users(tmp_path, ""), database, names)
     both = {name for name, (ours, theirs) in operator.items() if ours and theirs}
     assert {"history", "audit", "run_events", "artifact_deletions"} <= both
-    assert {"v_runs", "v_steps", "v_tool_calls", "v_artifacts", "v_messages", "v_checkpoints"} <= both
+    assert {"v_runs", "v_steps", "v_reserved_calls", "v_artifacts", "v_messages", "v_checkpoints"} <= both
     assert {"v_run_progress", "v_lost_connections", "v_usage", "v_causes", "v_sessions"} <= both
     filtered, _ = tenant_sees(write_users(tmp_path, filters), database, names)
     assert filtered == {name: [ours, 0] for name, (ours, _) in operator.items()}
@@ -143,7 +143,8 @@ def test_the_statements_cover_each_table_of_tenants_before_they_grant_anything(t
     ]
     granted = {statement.split()[3] for statement in statements if statement.startswith("GRANT")}
     tables_granted = set(named) - {"dismissed_faults"}
-    assert {f"{database}.{name}" for name in (*tables_granted, "v_runs", "v_usage_between")} <= granted
+    assert {f"{database}.{name}" for name in (*tables_granted, "v_runs")} <= granted
+    assert f"{tables.between_database}.v_usage_between" in granted
     assert f"{database}.dismissed_faults" not in granted
     assert granted.isdisjoint({f"{database}.{name}" for name in ("batches", "sink_dead_letters", "schema_migrations")})
     with pytest.raises(Invalid, match="no user"):

@@ -11,7 +11,7 @@ from sessionary.schemas.settings import ClickHouseSettings
 TABLES = {
     "v_runs": "run_id tenant_id user_id status input plan created_at updated_at",
     "v_steps": "step_id run_id name state attempt input output error started_at finished_at",
-    "v_tool_calls": "id run_id step_id tool_name idem_key args result state created_at",
+    "v_reserved_calls": "id run_id step_id tool_name idem_key args result state created_at",
     "v_artifacts": "artifact_id run_id type uri hash",
 }
 OF_EACH = "tenant_id"  # as every row names its tenant
@@ -26,7 +26,7 @@ class OtherName(NamedTuple):
 
 
 OTHER_NAMES = {
-    ("v_tool_calls", "id"): OtherName("tool_call_id", "the production tables have none: idem_key is their key"),
+    ("v_reserved_calls", "id"): OtherName("tool_call_id", "the production tables have none: idem_key is their key"),
     ("v_artifacts", "type"): OtherName("artifact_type", "the events call it so, beside type of event and task_type"),
     ("v_artifacts", "hash"): OtherName("sha256", "it says which hash, so that people can check a body"),
 }

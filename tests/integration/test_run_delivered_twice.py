@@ -20,7 +20,7 @@ PAGES, PARTS = 12, 4
 SEEN = (
     "SELECT * FROM {db}.v_runs",
     "SELECT * FROM {db}.v_steps ORDER BY name, attempt",
-    "SELECT * FROM {db}.v_tool_calls ORDER BY idem_key",
+    "SELECT * FROM {db}.v_reserved_calls ORDER BY idem_key",
     "SELECT * FROM {db}.v_checkpoints ORDER BY number",
     "SELECT * FROM {db}.v_messages ORDER BY turn",
     "SELECT * FROM {db}.v_run_events ORDER BY source_partition, source_offset",

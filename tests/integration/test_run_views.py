@@ -139,19 +139,19 @@ def test_a_rejected_event_counts_nowhere_also_if_its_rejection_comes_later(runs:
         runs.reject(offset)
     assert runs.ask("SELECT status, result, events FROM v_runs") == [("running", None, 3)]
     assert runs.ask("SELECT state, output FROM v_steps") == [("running", None)]
-    assert runs.ask("SELECT count() AS n FROM v_tool_calls") == [(0,)]
+    assert runs.ask("SELECT count() AS n FROM v_reserved_calls") == [(0,)]
     assert runs.ask("SELECT seq FROM v_run_events ORDER BY seq") == [(1,), (2,), (3,)]
 
 
 def test_an_event_that_is_delivered_again_undoes_nothing_and_counts_once(runs: Runs) -> None:
     runs.send(STARTED, RunRunning(0.5), call_started("k"), call_succeeded("k"), RunCompleted())
-    wanted = runs.ask("SELECT status, events FROM v_runs"), runs.ask("SELECT state, effects FROM v_tool_calls")
+    wanted = runs.ask("SELECT status, events FROM v_runs"), runs.ask("SELECT state, effects FROM v_reserved_calls")
     assert wanted == ([("completed", 5)], [("succeeded", 1)])
     for value in runs.sent[:5]:
         runs.deliver(value)
     assert (
         runs.ask("SELECT status, events FROM v_runs"),
-        runs.ask("SELECT state, effects FROM v_tool_calls"),
+        runs.ask("SELECT state, effects FROM v_reserved_calls"),
     ) == wanted
     assert runs.ask("SELECT seq FROM v_run_events ORDER BY seq") == [(n,) for n in range(1, 6)]
 
@@ -247,7 +247,8 @@ def test_a_call_has_its_whole_result_and_only_reserved_calls_are_rows(runs: Runs
     plain = ToolCallStarted("c1", "send", "c1", "{}", 1, side_effect=False, queryable=False)
     runs.send(plain)
     runs.send(call_started("k"), plain, run=None)
-    found = runs.ask("SELECT run_id, idem_key, tool_name, args, result, state, try FROM v_tool_calls ORDER BY run_id")
+    columns = "run_id, idem_key, tool_name, args, result, state, try"
+    found = runs.ask(f"SELECT {columns} FROM v_reserved_calls ORDER BY run_id")
     assert found == [
         ("", "k", "send", '{"to":"a"}', None, "running", 1),
         ("r1", "k", "send", '{"to":"a"}', result, "succeeded", 1),
@@ -265,9 +266,9 @@ def test_a_call_that_is_unknown_waits_for_people_until_one_says_what_came_of_it(
     assert runs.ask("SELECT unresolved_calls FROM v_run_progress") == [(1,)]
     runs.send(ToolCallResolved("id-k", "send", "k", "failed", None, "ann"))
     assert runs.ask("SELECT count() AS n FROM v_unresolved_calls") == [(0,)]
-    assert runs.ask("SELECT state, resolved_by FROM v_tool_calls WHERE idem_key = 'k'") == [("failed", "ann")]
+    assert runs.ask("SELECT state, resolved_by FROM v_reserved_calls WHERE idem_key = 'k'") == [("failed", "ann")]
     runs.send(call_started("k", 2), ToolCallFailed("id-k", "send", "k", BUSY, 2))
-    assert runs.ask("SELECT state, try, error, error_class FROM v_tool_calls WHERE idem_key = 'k'") == [
+    assert runs.ask("SELECT state, try, error, error_class FROM v_reserved_calls WHERE idem_key = 'k'") == [
         ("failed", 2, "the service is busy", "retryable")
     ]
 

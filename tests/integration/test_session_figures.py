@@ -111,7 +111,8 @@ def test_an_archived_session_was_active_when_its_agent_was(rows: AgedRows) -> No
     assert rows.fetch_values(f"SELECT {_FIGURES}, state FROM v_sessions") == [(3, 14, 374, 435, "Archived")]
     # Of a time without an event, the first record is all that is known.
     later = f"(from = toDateTime({rows.at_us(1) // 1_000_000 + 60}, 'UTC'), to = now('UTC'))"
-    assert rows.fetch_values(f"SELECT {_FIGURES}, state FROM v_sessions_between{later}") == [
+    database = rows.clickhouse.between_database
+    assert rows.fetch_values(f"SELECT {_FIGURES}, state FROM {database}.v_sessions_between{later}") == [
         (3, 0, 300, 361, "Archived")
     ]
 

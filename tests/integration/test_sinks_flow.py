@@ -35,7 +35,7 @@ from tests.integration.sink_rig import (
 )
 from tests.support.full_disk import fill_disk, may_mount, start_small_clickhouse
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import new_clickhouse, new_pipeline, run_sql
+from tests.support.pipelines import drop_database, new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records
 from tests.support.sink_records import NOW_US, audit_record, batch_record, session_id
@@ -307,7 +307,7 @@ def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, t
             wait_until(rows_equal(other, _COUNTS, [800, 800]), 30, "the second, with the first stopped")
         assert query_numbers(tables, _COUNTS) == [400, 400]
     finally:
-        run_sql(other, f"DROP DATABASE {other.clickhouse_database}")
+        drop_database(other)
 
 
 def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, tables: ClickHouseSettings) -> None:

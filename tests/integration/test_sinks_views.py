@@ -129,7 +129,7 @@ def test_sessions_names_and_the_seeds_json(tables: ClickHouseSettings) -> None:
         }
         | common,
     ]
-    names = "SELECT state, name_000, name_001_a, name_001_b FROM {db}.v_state_names ORDER BY state"
+    names = "SELECT state, governance_state, process_state, activity_state FROM {db}.v_state_names ORDER BY state"
     assert [tuple(row.values()) for row in selected(tables, names)] == [
         ("Terminated", "Terminated", "Closed", "Idle"),
         ("Timeout", "Timeout", "Paused", "Paused"),

@@ -122,7 +122,7 @@ def test_a_call_that_a_person_resolves_lets_its_run_go_on(rig: UnknownRig, tmp_p
             work.result = orders.send("oak")
         session.complete()
     assert orders.sent == ["oak"]
-    found = "SELECT state, result, resolved_by FROM {db}.v_tool_calls"
+    found = "SELECT state, result, resolved_by FROM {db}.v_reserved_calls"
     wait_until(lambda: rig.pipeline.sql(found) == [["succeeded", '"order 7"', "ann"]], 60, "the outcome", pause_s=0.5)
     done = "SELECT status, result FROM {db}.v_runs"
     wait_until(lambda: rig.pipeline.sql(done) == [["completed", '"order 7"']], 60, "the run's end", pause_s=0.5)

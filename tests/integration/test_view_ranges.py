@@ -37,6 +37,7 @@ GROUPED = {
     "v_calls_per_minute_between": 1,
     "v_activity_between": 1,
     "v_sessions_between": 1,
+    "v_tool_calls_between": 1,
     "v_cleanups_between": MONTHS - 2,  # a confirmation may come at any time after the request
     "v_acknowledgements_between": 1,
     "v_transition_latency_between": 1,
@@ -69,8 +70,8 @@ def rows_read(clickhouse: ClickHouseSettings, query: str) -> int:
 
 def test_a_view_of_a_day_reads_the_partitions_of_that_day_only(months: ClickHouseSettings) -> None:
     database = months.clickhouse_database
-    queries = {view: f"SELECT * FROM {database}.{view}({DAY})" for view in GROUPED}
-    queries["v_kpi_between"] = f"SELECT * FROM {database}.v_kpi_between({DAY}, late_s = 30)"
+    queries = {view: f"SELECT * FROM {months.between_database}.{view}({DAY})" for view in GROUPED}
+    queries["v_kpi_between"] = f"SELECT * FROM {months.between_database}.v_kpi_between({DAY}, late_s = 30)"
     queries |= {
         view: f"SELECT * FROM {database}.{view} WHERE time >= '2026-03-03 00:00:00' AND time < '2026-03-04 00:00:00'"
         for view in ROW_VIEWS
@@ -82,13 +83,13 @@ def test_a_view_of_a_day_reads_the_partitions_of_that_day_only(months: ClickHous
 def test_rows_of_other_months_are_not_read(months: ClickHouseSettings) -> None:
     database = months.clickhouse_database
     for view in ("v_usage", "v_usage_by", "v_activity", "v_sessions", "v_transition_latency"):
-        day = rows_read(months, f"SELECT count() FROM {database}.{view}_between({DAY})")
+        day = rows_read(months, f"SELECT count() FROM {months.between_database}.{view}_between({DAY})")
         assert ROWS <= day <= rows_read(months, f"SELECT count() FROM {database}.{view}") / (MONTHS - 2), view
 
 
 def test_a_filter_by_session_reads_the_rows_of_that_session_alone(months: ClickHouseSettings) -> None:
     """The joins and groups of a view let a condition on the session through to the tables' keys."""
-    for view in ("v_activity", "v_sessions", "v_cleanups"):
+    for view in ("v_activity", "v_sessions", "v_cleanups", "v_tool_calls"):
         query = f"SELECT * FROM {months.clickhouse_database}.{view} WHERE tenant_id = 'acme' AND session_id = '7'"
         plan = run_sql(months, f"EXPLAIN indexes = 1 {query}")
         reads = plan.split("ReadFromMergeTree (")[1:]

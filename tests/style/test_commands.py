@@ -112,3 +112,19 @@ def test_a_line_is_parsed_as_the_shell_would_have_it() -> None:
         with pytest.raises(Exception, match=r"task-workers|No such option|valid integer") as caught:
             parse_command(words)
         assert getattr(caught.value, "exit_code", None) == BadParameter("x").exit_code
+
+
+def test_what_commands_write_goes_through_one_place_which_lets_no_text_drive_a_terminal() -> None:
+    """The two others write a file's bytes to a pipe, and clear the screen."""
+    folder = ROOT / "infra/sessionary/infra/cli"
+    writes = re.compile(r"\bstd(?:out|err)\.(?:write|buffer)|\bprint\(|\becho\(|\bConsole\(")
+    found = {
+        path.relative_to(folder).as_posix(): sorted(set(writes.findall(path.read_text("utf-8"))))
+        for path in folder.rglob("*.py")
+    }
+    assert {name: calls for name, calls in found.items() if calls} == {
+        "output.py": ["stderr.write", "stdout.write"],
+        "tables.py": ["Console("],
+        "commands/sql.py": ["stdout.buffer"],
+        "commands/lag.py": ["Console("],
+    }

@@ -22,7 +22,7 @@ ACROSS_TENANTS = {
     "sessionary/infra/demo/workflow.py": "reads the demo's own session by its id",
 }
 _NAMES_TENANT = re.compile(r"tenant|\{_?of_session\}", re.IGNORECASE)
-_READS = re.compile(r"\bFROM\s+(v_\w+|history|audit|rejected|run_events)\b")
+_READS = re.compile(r"\bFROM\s+(?:\{[\w.]+\}\.)?(v_\w+|history|audit|rejected|run_events)\b")
 # The clauses that put rows together; in each of them a session is named with its tenant.
 _TOGETHER = re.compile(r"\b(?:GROUP BY|PARTITION BY|LIMIT 1 BY|\bON)\s+([^\n;)]*\bsession_id\b[^\n;)]*)")
 # How a page of the control API comes to rows: these take the tenant of the caller's token.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
-from tests.support.pipelines import new_clickhouse, run_sql
+from tests.support.pipelines import drop_database, new_clickhouse, run_sql
 
 _QUERY_S = 300.0
 
@@ -46,7 +46,8 @@ def make_tables(clickhouse: ClickHouseSettings) -> None:
         migrate.apply_migrations(clickhouse)
         _templates[clickhouse.clickhouse_url] = _read_template(clickhouse)
         return
-    run_sql(clickhouse, f"CREATE DATABASE IF NOT EXISTS {clickhouse.clickhouse_database}")
+    for name in (clickhouse.clickhouse_database, clickhouse.between_database):
+        run_sql(clickhouse, f"CREATE DATABASE IF NOT EXISTS {name}")
     for statement in template.statements:
         run_sql(clickhouse, statement.replace(template.database, clickhouse.clickhouse_database))
 
@@ -71,25 +72,27 @@ def take_tables_back(url: str) -> None:
         run_sql(clickhouse, f"TRUNCATE ALL TABLES FROM {database} NOT LIKE 'schema\\_%'")
     else:
         del _lent[url]
-        run_sql(clickhouse, f"DROP DATABASE {database}")
+        drop_database(clickhouse)
 
 
 def _hash_definitions(clickhouse: ClickHouseSettings) -> str:
-    found = f"FROM system.tables WHERE database = '{clickhouse.clickhouse_database}'"
+    found = (
+        f"FROM system.tables WHERE database IN ('{clickhouse.clickhouse_database}', '{clickhouse.between_database}')"
+    )
     return run_sql(clickhouse, f"SELECT count(), sum(cityHash64(name, create_table_query)) {found}")
 
 
 def _read_template(clickhouse: ClickHouseSettings) -> _Template:
     database = clickhouse.clickhouse_database
     found = ClickHouseClient(clickhouse, _QUERY_S).fetch_rows(
-        f"SELECT name, create_table_query, ifNull(total_rows, 0) AS rows FROM system.tables "
-        f"WHERE database = '{database}' ORDER BY name"
+        "SELECT concat(database, '.', name) AS name, create_table_query, ifNull(total_rows, 0) AS rows "
+        f"FROM system.tables WHERE database IN ('{database}', '{database}_between') ORDER BY name"
     )
     definitions = {str(row["name"]): str(row["create_table_query"]) for row in found}
-    named = re.compile(rf"\b{database}\.(\w+)")
+    named = re.compile(rf"\b{database}(?:_between)?\.\w+")
     order = TopologicalSorter({name: {*named.findall(text)} - {name} for name, text in definitions.items()})
     statements = [definitions[name] for name in order.static_order()]
     for table in [row["name"] for row in found if row["rows"]]:
-        rows = run_sql(clickhouse, f"SELECT * FROM {database}.{table} FINAL FORMAT Values")
-        statements.append(f"INSERT INTO {database}.{table} VALUES {rows}")
+        rows = run_sql(clickhouse, f"SELECT * FROM {table} FINAL FORMAT Values")
+        statements.append(f"INSERT INTO {table} VALUES {rows}")
     return _Template(database, tuple(statements))

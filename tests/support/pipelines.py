@@ -141,6 +141,12 @@ def new_clickhouse(url: str) -> ClickHouseSettings:
     return settings
 
 
+def drop_database(clickhouse: ClickHouseSettings) -> None:
+    """Drop a database, and that of its views with parameters."""
+    for name in (clickhouse.between_database, clickhouse.clickhouse_database):
+        run_sql(clickhouse, f"DROP DATABASE IF EXISTS {name}")
+
+
 def run_sql(clickhouse: ClickHouseSettings, sql: str) -> str:
     """Run one statement without any driver; return its output.
 

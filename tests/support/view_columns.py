@@ -19,8 +19,8 @@ from tests.support.pipelines import new_clickhouse
 
 RECORDING: Final = Path(__file__).parents[1] / "recorded" / "view_columns.json"
 _VIEWS: Final = (
-    "SELECT name, create_table_query AS sql FROM system.tables "
-    "WHERE database = currentDatabase() AND engine = 'View' ORDER BY name"
+    "SELECT name, concat(database, '.', name) AS place, create_table_query AS sql FROM system.tables "
+    "WHERE database IN ({main:String}, {between:String}) AND engine = 'View' ORDER BY name"
 )
 _PARAMETER: Final = re.compile(r"\{(\w+):(\w+)")
 
@@ -29,11 +29,11 @@ def read_columns(clickhouse: ClickHouseSettings) -> dict[str, dict[str, str]]:
     """Return the type of each column by view, both in their order."""
     source = ClickHouseClient(clickhouse)
     found = {}
-    for view in source.fetch_rows(_VIEWS):
+    for view in source.fetch_rows(_VIEWS, main=source.database, between=source.between):
         # The server lists no columns of views with parameters: a query has them.
         values = {name: "'2026-01-01'" if kind == "DateTime" else "1" for name, kind in _PARAMETER.findall(view["sql"])}
         given = ", ".join(f"{name} = {value}" for name, value in values.items())
-        columns = source.fetch_rows(f"DESCRIBE (SELECT * FROM {view['name']}{f'({given})' if given else ''})")
+        columns = source.fetch_rows(f"DESCRIBE (SELECT * FROM {view['place']}{f'({given})' if given else ''})")
         found[view["name"]] = {column["name"]: column["type"] for column in columns}
     return found
 

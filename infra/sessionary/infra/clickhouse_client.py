@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 from sessionary.schemas.errors import Invalid, SettingsError, Unavailable
 from sessionary.schemas.http.proxies import open_url, proxy_note
@@ -58,6 +58,11 @@ class ClickHouseClient:
         """The database of unqualified table names."""
         return self._settings.clickhouse_database
 
+    @property
+    def between(self) -> str:
+        """The database of the views with parameters, `v_…_between`."""
+        return self._settings.between_database
+
     def fetch_rows(self, sql: str, **parameters: str | int | float | None) -> list[Row]:
         """Run a read-only query and return its rows; `parameters` are bound to `{name:Type}`."""
         bound = {f"param_{name}": _encode_parameter(value) for name, value in parameters.items()}
@@ -72,11 +77,14 @@ class ClickHouseClient:
             raise Invalid("invalid_value", "the answer is not JSON rows: remove FORMAT from the statement")
         return rows
 
-    def copy_rows(self, sql: str, output_format: str, into: IO[bytes]) -> None:
-        """Run a read-only query and write its rows to `into`, in a format of ClickHouse's."""
-        options = {"readonly": "2", "default_format": output_format, "date_time_output_format": "iso"}
-        for chunk in self._iter_answer(sql.encode(), options):
-            into.write(chunk)
+    def iter_rows(self, sql: str, output_format: str) -> Iterator[bytes]:
+        """Run a read-only query and yield pieces of its rows, in a format of ClickHouse's.
+
+        JSON has no text that is not UTF-8: what is none is replaced.
+        """
+        valid = {"output_format_json_validate_utf8": "1"}
+        options = {**_OPTIONS, **valid, "readonly": "2", "default_format": output_format}
+        return self._iter_answer(sql.encode(), options)
 
     def fetch_one(self, sql: str, **parameters: str | int | float | None) -> Row:
         """Run a read-only query that gives exactly one row, and return that row."""

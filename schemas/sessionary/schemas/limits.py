@@ -33,6 +33,9 @@ RANGES: dict[str, tuple[int, int]] = {
     "user_idle_ms": (60_000, 2_592_000_000),
     "context_limit_bytes": (50_000_000, 200_000_000),
 }
+# A time of an agent's clock, in µs since the epoch: ClickHouse's DateTime64 holds these years.
+REPORTED_MIN_US: Final = -2_208_988_800_000_000  # 1900-01-01
+REPORTED_MAX_US: Final = 10_413_791_999_999_999  # 2299-12-31, last µs
 LIMIT_MAX: Final = 10**13  # about 300 years in ms: keeps every sum within 64 bits
 
 

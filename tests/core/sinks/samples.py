@@ -22,7 +22,7 @@ HISTORY_TYPES = (
     *("Array(Tuple(name String, value String))", "String", "DateTime64(6, 'UTC')", "Nullable(DateTime64(6, 'UTC'))"),
     *("DateTime('UTC')", "String", "UInt32"),
     *("Nullable(String)", "Int64", "Int64", "Int64", "Int64", "Bool", "Int64", "Int64", "Int64", "Int64"),
-    *("Nullable(Int64)", "Nullable(Int64)", "Nullable(UInt64)", "Nullable(Int64)", "String"),
+    *("Nullable(Int64)", "Nullable(Int64)", "Nullable(UInt64)", "Nullable(Int64)", "String", "String"),
 )
 KEY = f"acme:{session_id(1)}".encode()
 DECODER = Decoder()

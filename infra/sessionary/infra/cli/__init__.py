@@ -5,8 +5,10 @@
     app           the application; turns an error into one line and an exit code
     command_tree  the tree of all commands; imports a command's module when it is needed
     commands/     the commands' functions
+    times         times as options take them: how long ago, a date, a full time
     options       options that several commands share, and clients made from them
     tables        rows and objects: tables on a terminal, JSON lines elsewhere
+    file_formats  files of rows: Parquet, Arrow, CSV, JSON lines
     output        lines on stdout and stderr, and the progress line of a long command
     errors        errors of commands, and the exit code of every expected error
     __main__      `python -m sessionary.infra.cli`

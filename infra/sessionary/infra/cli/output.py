@@ -1,13 +1,44 @@
 """Lines on stdout and stderr.
 
-stdout has only the answer. Messages and progress go to stderr.
+stdout has only the answer. Messages and progress go to stderr. Texts of agents and users drive no
+terminal: what they have of control characters is shown as escapes.
 """
 
 import os
+import re
 import shutil
 import sys
 import time
+import unicodedata
 from pathlib import Path
+from typing import Final
+
+# Control characters, directions and other characters without a sign, halves of pairs, and the
+# separators of lines and paragraphs. Joiners are parts of words and of pictures.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS: Final = "\u200c\u200d"
+_NOT_PLAIN: Final = re.compile(r"[^ -~]")
+_NOT_PLAIN_IN_LINES: Final = re.compile(r"[^ -~\n\t]")
+
+
+def visible(text: str) -> str:
+    r"""Return a text on one line, with escapes such as `\u001b` for what a terminal would obey.
+
+    The escapes are those of JSON, so that JSON stays the same value.
+    """
+    return _NOT_PLAIN.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    if unicodedata.category(char) not in _UNSEEN or char in _JOINERS:
+        return char
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2))
+
+
+def _visible_lines(text: str) -> str:
+    return _NOT_PLAIN_IN_LINES.sub(_escape, text)
 
 
 def wants_json(asked: bool) -> bool:
@@ -24,13 +55,13 @@ def command_name() -> str:
 
 
 def print_line(text: str) -> None:
-    """Write one line to stdout as it is."""
-    sys.stdout.write(text + "\n")
+    """Write one line to stdout; on a terminal with escapes for what it would obey."""
+    sys.stdout.write((_visible_lines(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def print_message(text: str) -> None:
     """Write one line to stderr; a progress line that is shown there is overwritten."""
-    sys.stderr.write(("\r\x1b[K" if sys.stderr.isatty() else "") + text + "\n")
+    sys.stderr.write(("\r\x1b[K" if sys.stderr.isatty() else "") + _visible_lines(text) + "\n")
     sys.stderr.flush()
 
 
@@ -57,7 +88,7 @@ class Progress:
     def __call__(self, text: str) -> None:
         """Show `text` with the seconds since the start."""
         now = time.monotonic()
-        line = f"{now - self._began:5.1f} s  {text}"
+        line = f"{now - self._began:5.1f} s  {visible(text)}"
         if self._terminal:
             # A line that wraps could not be rewritten.
             width = shutil.get_terminal_size().columns

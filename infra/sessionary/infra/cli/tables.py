@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from sessionary.infra.cli.output import print_line, print_message, wants_json
+from sessionary.infra.cli.output import print_line, print_message, visible, wants_json
 
 Json = Any
 # On a terminal times are shown in UTC to the millisecond, without the letters T and Z.
@@ -43,9 +44,9 @@ def show_rows(rows: Iterable[Mapping[str, Json]], *, as_json: bool, columns: Seq
     shown = names if columns is None else _fit_columns(cells, console.width)
     for name in shown:
         no_wrap = columns is not None and not _is_text(name, cells)
-        table.add_column(_column_title(name), overflow="fold", no_wrap=no_wrap)
+        table.add_column(Text(_column_title(name)), overflow="fold", no_wrap=no_wrap)
     for line in zip(*(cells[name] for name in shown), strict=True):
-        table.add_row(*map(_escape_markup, line))
+        table.add_row(*map(Text, line))  # of a str, rich would read [words] as markup
     console.print(table)
     if left_out := [_column_title(name) for name in names if name not in shown]:
         print_message(f"columns left out: {', '.join(left_out)}; widen the terminal or give --json to see them")
@@ -68,7 +69,7 @@ def show_object(fields: Mapping[str, Json], *, as_json: bool) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in fields.items():
-        table.add_row(name, _escape_markup(_cell_text(value)))
+        table.add_row(Text(visible(name)), Text(_cell_text(value)))
     Console().print(table)
 
 
@@ -78,19 +79,14 @@ def _cell_text(value: Json) -> str:
     if isinstance(value, list | tuple):
         return " ".join(_cell_text(part) for part in value)
     if isinstance(value, dict):
-        return "  ".join(f"{name} {_cell_text(part) or '-'}" for name, part in value.items())
+        return "  ".join(f"{visible(name)} {_cell_text(part) or '-'}" for name, part in value.items())
     if isinstance(value, str) and (instant := _INSTANT.fullmatch(value)):
         return f"{instant[1]} {instant[2]}"
-    return str(value)
-
-
-def _escape_markup(text: str) -> str:
-    # rich reads [words] as markup; text that comes from events must stay text.
-    return text.replace("[", "\\[")
+    return visible(str(value))
 
 
 def _column_title(name: str) -> str:
-    return name.removeprefix("source_").removesuffix("_id")
+    return visible(name).removeprefix("source_").removesuffix("_id")
 
 
 def _is_text(name: str, cells: Mapping[str, Sequence[str]]) -> bool:

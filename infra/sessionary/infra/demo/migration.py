@@ -64,7 +64,7 @@ ORDER BY m.place, m.part"""
 OWNERS: Final = f"SELECT epoch, service_id, how, since, until FROM v_session_owners {_OF_SESSION} ORDER BY epoch"
 
 MIGRATIONS: Final = f"""
-SELECT from_service, to_service, step, reason_code, offered_at, freeze_ms, held_ms, epoch, released_at, migration_id
+SELECT from_service, to_service, step, reason_code, offered_at, silence_ms, held_ms, epoch, released_at, migration_id
 FROM v_migrations {_OF_SESSION} ORDER BY offered_at"""
 
 WAITS: Final = f"""
@@ -248,7 +248,7 @@ def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -
         )
     )
     integrity = clickhouse.fetch_rows(INTEGRITY)
-    freezes = [row["freeze_ms"] for row in migrations if row["step"] == "completed"]
+    silences = [row["silence_ms"] for row in migrations if row["step"] == "completed"]
     figures: dict[str, Json] = {
         "session_id": session_id,
         "owned_by": owners_in_turn(owners),
@@ -257,8 +257,8 @@ def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -
         "stale_events_rejected": count_stale_events(moments, accepted=False),
         "stale_events_accepted": count_stale_events(moments, accepted=True),
         "approvals": sum(row["answer"] == "approved" for row in waits),
-        "migrations_completed": len(freezes),
-        "freeze_ms": freezes[0] if freezes else None,
+        "migrations_completed": len(silences),
+        "silence_ms": silences[0] if silences else None,
         "take_overs": sum(row["how"] == "taken_over" for row in owners),
         "claims_rejected": sum(row["rejection"] == "owner_alive" for row in moments),
         "tasks_done": sum(row["times_done"] > 0 for row in tasks),

@@ -45,7 +45,7 @@ ORDER BY place, process"""
 
 CALLS = """
 SELECT tool_name, side_effect, state, try, effects, resolved_by
-FROM v_tool_calls WHERE session_id = {session:String} AND run_id = {run:String} ORDER BY created_at"""
+FROM v_reserved_calls WHERE session_id = {session:String} AND run_id = {run:String} ORDER BY created_at"""
 
 _STEP_EVENTS = {"step_started": "killed in it", "step_succeeded": "done", "step_failed": "failed"}
 _STEP_EVENTS["step_skipped"] = "skipped"

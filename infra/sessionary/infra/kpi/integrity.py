@@ -20,7 +20,7 @@ _OVERLAP_S: Final = 600  # a transaction begins so long before it lands, at most
 LATE_S: Final = 120
 _QUERY: Final = """
 SELECT fault, count() AS findings
-FROM v_integrity_between(from = now('UTC') - {window_s}, to = now('UTC') + INTERVAL 1 DAY, late_s = {late_s})
+FROM {between}.v_integrity_between(from = now('UTC') - {window_s}, to = now('UTC') + INTERVAL 1 DAY, late_s = {late_s})
 GROUP BY fault
 SETTINGS max_execution_time = {timeout_s}
 """
@@ -50,7 +50,10 @@ def ask_integrity(settings: ClickHouseSettings, window_s: int, behind_s: float) 
     `behind_s`: the lag of the slowest sink; rows that it has not read yet are not missing. Blocks
     for up to two minutes. Raises as `ClickHouseClient` does.
     """
-    query = _QUERY.format(window_s=window_s, late_s=round(LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
+    late_s = round(LATE_S + behind_s)
+    query = _QUERY.format(
+        between=settings.between_database, window_s=window_s, late_s=late_s, timeout_s=round(_TIMEOUT_S)
+    )
     asked_at_s = time.time()
     rows = ClickHouseClient(settings, _TIMEOUT_S + 1).fetch_rows(query)
     by_fault = dict.fromkeys(KNOWN_FAULTS, 0) | {row["fault"]: row["findings"] for row in rows}

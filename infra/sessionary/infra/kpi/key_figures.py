@@ -9,7 +9,7 @@ _TIMEOUT_S: Final = 30.0
 # A session that timed out so many seconds ago should be cleaned up; the target is 5 s on average.
 LATE_S: Final = 30
 _QUERY: Final = """
-SELECT * FROM v_kpi_between(from = now('UTC') - {window_s}, to = now('UTC'), late_s = {late_s})
+SELECT * FROM {between}.v_kpi_between(from = now('UTC') - {window_s}, to = now('UTC'), late_s = {late_s})
 SETTINGS max_execution_time = {timeout_s}
 """
 
@@ -55,7 +55,8 @@ def ask_key_figures(settings: ClickHouseSettings, window_s: int, behind_s: float
 
     Raises as `ClickHouseClient` does.
     """
-    query = _QUERY.format(window_s=window_s, late_s=round(LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
+    between, late_s = settings.between_database, round(LATE_S + behind_s)
+    query = _QUERY.format(between=between, window_s=window_s, late_s=late_s, timeout_s=round(_TIMEOUT_S))
     row = ClickHouseClient(settings, _TIMEOUT_S + 1).fetch_one(query)
     return KeyFigures(
         row["reclaim_ratio"],

@@ -53,7 +53,8 @@ WHERE partition = {partition:UInt32} AND number >= before AND (after = 0 OR numb
 # Offsets of the dead letters of other sinks are not the events'.
 _PARTITION_FINDINGS: Final = """
 SELECT fault, rows, partition, first_offset, last_offset
-FROM v_integrity_between(from = toDateTime({since}, 'UTC'), to = toDateTime({until}, 'UTC'), late_s = {late_s})
+FROM {between}.v_integrity_between(
+    from = toDateTime({since}, 'UTC'), to = toDateTime({until}, 'UTC'), late_s = {late_s})
 WHERE tenant_id = '' AND partition = {{partition:UInt32}}
     AND (fault = 'history_dead_letters' OR fault NOT LIKE '%dead_letters')
     AND (first_offset IS NULL OR first_offset <= {{last:Int64}})
@@ -114,6 +115,8 @@ def fetch_partition_findings(source: ClickHouseClient, tenant: str, session: str
     found: list[Row] = []
     for place in source.fetch_rows(_PLACES, tenant=tenant, session=session):
         time = source.fetch_one(_TIMES, **place)
-        question = _PARTITION_FINDINGS.format(since=time["since"], until=time["until"], late_s=LATE_S)
+        question = _PARTITION_FINDINGS.format(
+            between=source.between, since=time["since"], until=time["until"], late_s=LATE_S
+        )
         found += source.fetch_rows(question, **place)
     return found

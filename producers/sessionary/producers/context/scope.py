@@ -20,6 +20,7 @@ from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import OnError
 from sessionary.schemas.events import Payload
+from sessionary.schemas.limits import REPORTED_MAX_US, REPORTED_MIN_US
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -363,13 +364,21 @@ def envelope_fields(metadata: EventMetadata, occurred_us: int | None = None) -> 
 
 
 def epoch_us(occurred_at: datetime) -> int:
-    """Return a moment in µs since the epoch. Raises `Invalid` if it has no timezone."""
+    """Return a moment in µs since the epoch.
+
+    Raises `Invalid` if it has no timezone, or lies outside the years that tables hold.
+    """
     if not isinstance(occurred_at, datetime) or occurred_at.utcoffset() is None:
         raise Invalid(
             "invalid_value",
             f"occurred_at is {occurred_at!r}: pass a datetime with a timezone, such as datetime.now(UTC)",
         )
-    return (occurred_at - _EPOCH) // _MICROSECOND
+    at_us: int = (occurred_at - _EPOCH) // _MICROSECOND
+    if not REPORTED_MIN_US <= at_us <= REPORTED_MAX_US:
+        raise Invalid(
+            "invalid_value", f"occurred_at is {occurred_at.isoformat()}: pass a time of the years 1900 to 2299, in UTC"
+        )
+    return at_us
 
 
 def block_fields(metadata: BlockMetadata) -> EnvelopeFields:

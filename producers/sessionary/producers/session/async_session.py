@@ -436,7 +436,8 @@ class AsyncSession(OpenedLater):
 
         Args:
             payload: The event.
-            occurred_at: Time of the event; must have a timezone. None means now.
+            occurred_at: Time of the event, of the years 1900 to 2299; must have a timezone. None
+                means now.
             metadata: Further fields of the envelope, as in `EventMetadata`; every verb takes them.
 
         Returns:
@@ -445,7 +446,8 @@ class AsyncSession(OpenedLater):
         Raises:
             Invalid: A value does not fit the event's schema or is out of bounds (a negative count,
                 a name of more than 256 characters), the event is larger than 1 MiB,
-                `occurred_at` has no timezone, or the event says that an operator sends it.
+                `occurred_at` has no timezone or lies outside these years, or the event says that an
+                operator sends it.
             BoundReached: The event would begin a step or an artifact for which the run or the
                 session has no room.
             QueueFull: Under delivery policy `block` there was no room in time.

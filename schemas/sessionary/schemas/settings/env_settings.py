@@ -203,6 +203,11 @@ class ClickHouseSettings(EnvSettings):
         "sessionary", description="database of this pipeline; an extra pipeline has its own", pattern=r"^[A-Za-z_]\w*$"
     )
 
+    @property
+    def between_database(self) -> str:
+        """The database of the pipeline's views with parameters, `v_…_between`."""
+        return f"{self.clickhouse_database}_between"
+
 
 # A file of settings that is read again if it changes, so that a change needs no restart.
 

@@ -19,6 +19,7 @@ from clickhouse_connect.driver.client import Client
 
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse.connection import connect, query_rows, run_statement
+from sessionary.sinks.core.outcomes import fill_outcomes
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import RetentionSettings
 
@@ -27,6 +28,7 @@ from sessionary.sinks.settings import RetentionSettings
 #     tables/*.sql              the tables as release 0.2.0 makes them: all of them are migration 1
 #     migrations/NNNN_name.sql  changes of them, from 0002 on
 #     views/v_name.sql          a plain view with its comments
+#     views/between/v_name.sql  a view with parameters, in the database {database}_between
 #
 # Statements end with `;` at the end of a line and name the database as `{database}`. Each of them
 # can run twice. The materialized view that feeds a table stands with the tables: if it were
@@ -36,6 +38,10 @@ from sessionary.sinks.settings import RetentionSettings
 _NAME: Final = re.compile(r"(\d{4})_(\w+)")
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 _FOLDER: Final = files("sessionary.sinks.clickhouse")
+# Tools list all that a database has, and fail at a view that needs parameters: these views have a
+# database of their own. Its name follows from that of the pipeline's, so no two pipelines share it.
+_BETWEEN: Final = "between."
+_USED: Final = re.compile(r"\{database\}[._](between\.\w+|\w+)")
 
 
 def _split_statements(sql: str, database: str) -> list[str]:
@@ -70,7 +76,7 @@ class Migration(NamedTuple):
 
 
 class View(NamedTuple):
-    """A plain view.
+    """A plain view; the name of one with parameters begins with `between.`.
 
     The checksum is that of its text, of the views that it uses and of the last migration: the
     server keeps the columns' types in a view, so each migration recreates the view.
@@ -112,7 +118,8 @@ def shipped_migrations() -> list[Migration]:
 def shipped_schema() -> Schema:
     """Return this release's schema. Raises `graphlib.CycleError` if views use each other."""
     migrations = shipped_migrations()
-    views = order_views(_read_files("views"), migrations[-1].checksum)
+    between = {f"{_BETWEEN}{name}": fill_outcomes(sql) for name, sql in _read_files("views/between").items()}
+    views = order_views(_read_files("views") | between, migrations[-1].checksum)
     return Schema(version("sessionary"), tuple(migrations), views)
 
 
@@ -123,8 +130,7 @@ def order_views(texts: Mapping[str, str], tables: str) -> tuple[View, ...]:
     `graphlib.CycleError`, a `ValueError`, if views use each other.
     """
     uses = {
-        name: sorted({*re.findall(r"\{database\}\.(\w+)", _COMMENT.sub("", sql))} & {*texts} - {name})
-        for name, sql in sorted(texts.items())
+        name: sorted({*_USED.findall(_COMMENT.sub("", sql))} & {*texts} - {name}) for name, sql in sorted(texts.items())
     }
     ordered: dict[str, View] = {}
     for name in TopologicalSorter(uses).static_order():
@@ -248,11 +254,13 @@ def plan_views(
 ) -> ViewPlan:
     """Return which views to make, in order, and which to drop.
 
-    `found` holds the hash of the definition of each table and view in the database. Raises
-    `OperatorError` if one that sessionary did not make has the name of a view.
+    `found` holds the hash of the definition of each table and view in both databases. Raises
+    `OperatorError` if one that sessionary did not make has the name of a view. What the database of
+    views with parameters has is sessionary's: it stays if the other one is dropped.
     """
     ours = {name: view for name, view in made.items() if not view.is_dropped}
-    if foreign := sorted(view.name for view in views if view.name in found and view.name not in ours):
+    others = {name for name in found if name not in ours and not name.startswith(_BETWEEN)}
+    if foreign := sorted(view.name for view in views if view.name in others):
         raise OperatorError(
             "foreign_view",
             f"sessionary did not make {', '.join(foreign)} of database {database}: "
@@ -292,16 +300,17 @@ def _read_made(client: Client, database: str) -> dict[str, MadeView]:
 
 def _read_definitions(client: Client, database: str) -> dict[str, str]:
     """Return a hash of each table's and view's definition, without the database's name."""
+    own = f"replaceAll(replaceAll(create_table_query, '{database}.', ''), '{database}_between.', '')"
     rows = query_rows(
         client,
-        f"SELECT name, lower(hex(SHA256(replaceAll(create_table_query, '{database}.', '')))) "
-        f"FROM system.tables WHERE database = '{database}'",
+        f"SELECT if(database = '{database}', name, concat('{_BETWEEN}', name)), lower(hex(SHA256({own}))) "
+        f"FROM system.tables WHERE database IN ('{database}', '{database}_between')",
     )
     return {str(name): str(definition) for name, definition in rows}
 
 
 def apply_migrations(settings: ClickHouseSettings, progress: Callable[[str], None] = lambda _: None) -> list[str]:
-    """Create the database, bring it to this release and return the changes.
+    """Create the databases, bring them to this release and return the changes.
 
     Returns the names of migrations and views, none if the database is up to date. Calls `progress`
     with a line before each step. Blocks. Idempotent, but two processes must not run it at once.
@@ -320,6 +329,7 @@ def apply_migrations(settings: ClickHouseSettings, progress: Callable[[str], Non
                 "use the newer one; nothing was changed",
             )
         plan = plan_views(database, schema.views, made, _read_definitions(client, database))
+        run_statement(client, f"CREATE DATABASE IF NOT EXISTS {database}_between")
         for migration in todo:
             progress(f"applying {migration.label} to {database}")
             for statement in migration.statements(database):
@@ -343,15 +353,19 @@ def _change_views(client: Client, database: str, plan: ViewPlan, release: str, p
     # Noted before the first one is made: after a crash they are ours, and differ.
     _note_views(client, database, {view.name: MadeView("", "", release, is_dropped=False) for view in plan.make})
     for view in plan.make:
-        progress(f"making {view.name} of {database}")
+        progress(f"making {_place(database, view.name)}")
         for statement in view.statements(database):
             run_statement(client, statement)
     for name in plan.drop:
-        progress(f"dropping {name} of {database}, which this release does not have")
-        run_statement(client, f"DROP VIEW IF EXISTS {database}.{name}")
+        progress(f"dropping {_place(database, name)}, which this release does not have")
+        run_statement(client, f"DROP VIEW IF EXISTS {_place(database, name)}")
     definitions = _read_definitions(client, database) if plan.make else {}
     made = {view.name: MadeView(view.checksum, definitions[view.name], release, is_dropped=False) for view in plan.make}
     _note_views(client, database, made | {name: MadeView("", "", release, is_dropped=True) for name in plan.drop})
+
+
+def _place(database: str, name: str) -> str:
+    return f"{database}{'_' if name.startswith(_BETWEEN) else '.'}{name}"
 
 
 def _note_views(client: Client, database: str, views: Mapping[str, MadeView]) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -94,6 +94,25 @@ def test_the_time_of_an_event_is_sent_in_microseconds_whatever_its_timezone(mome
     with client, client.session(user_id="u") as s:
         s.emit(LlmDecision(), occurred_at=moment)
     assert memory.events()[4].envelope.occurred_at == micros
+
+
+_FAR: Final = (
+    datetime(1, 1, 1, tzinfo=UTC),
+    datetime(1900, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+    datetime(2300, 1, 1, tzinfo=UTC),
+    datetime.max.replace(tzinfo=UTC),
+)
+
+
+@pytest.mark.parametrize("moment", _FAR)
+def test_a_time_that_no_table_can_hold_is_refused_with_what_is_allowed(moment: datetime) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as s:
+        with pytest.raises(Invalid, match=f"{moment.year:04}-.*1900 to 2299"):
+            s.emit(LlmDecision(), occurred_at=moment)
+        s.emit(LlmDecision(), occurred_at=datetime(1900, 1, 1, tzinfo=UTC))
+        s.emit(LlmDecision(), occurred_at=datetime(2299, 12, 31, 23, 59, 59, 999_999, UTC))
+    assert sent_types(memory) == [*START_EVENTS, "llm_decision", "llm_decision", "session_terminated"]
 
 
 @pytest.mark.parametrize("moment", [datetime(2026, 11, 22), 1_795_316_645, "2026-11-22"])  # noqa: DTZ001

@@ -46,8 +46,16 @@ def test_a_file_of_a_view_makes_the_view_that_it_is_named_after_and_comments_it(
     assert len(views) > 60
     for view in views:
         make, comment = view.statements("db_x")
-        assert re.search(rf"^CREATE OR REPLACE VIEW db_x\.{view.name} AS$", make, re.MULTILINE)
-        assert comment.startswith(f"ALTER TABLE db_x.{view.name}\n    MODIFY COMMENT '")
+        place = f"db_x_{view.name}" if view.name.startswith("between.") else f"db_x.{view.name}"
+        assert re.search(rf"^CREATE OR REPLACE VIEW {place} AS$", make, re.MULTILINE)
+        assert comment.startswith(f"ALTER TABLE {place}\n    MODIFY COMMENT '")
+
+
+def test_a_view_with_parameters_is_in_the_database_of_these_alone() -> None:
+    views = shipped_schema().views
+    assert {view.name for view in views if re.search(r"\{\w+:\w+", view.sql)} == {
+        view.name for view in views if view.name.startswith("between.")
+    }
 
 
 def test_each_view_comes_after_those_that_it_uses_and_always_at_the_same_place() -> None:
@@ -55,8 +63,15 @@ def test_each_view_comes_after_those_that_it_uses_and_always_at_the_same_place()
     assert order_views(dict(reversed(TEXTS.items())), "t") == order_views(TEXTS, "t")
     names = [view.name for view in shipped_schema().views]
     for view in shipped_schema().views:
-        used = set(re.findall(r"\{database\}\.(v_\w+)", re.sub("--.*", "", view.sql))) - {view.name}
+        used = set(re.findall(r"\{database\}[._]((?:between\.)?v_\w+)", re.sub("--.*", "", view.sql))) - {view.name}
         assert used <= set(names[: names.index(view.name)])
+
+
+def test_a_view_comes_after_the_one_with_parameters_that_it_uses() -> None:
+    texts = {"v_a": "FROM {database}_between.v_a_between()", "between.v_a_between": "SELECT 1"}
+    assert [view.name for view in order_views(texts, "t")] == ["between.v_a_between", "v_a"]
+    changed = order_views({**texts, "between.v_a_between": "SELECT 2"}, "t")
+    assert changed[1].checksum != order_views(texts, "t")[1].checksum
 
 
 def test_views_that_use_each_other_are_an_error_that_names_them() -> None:

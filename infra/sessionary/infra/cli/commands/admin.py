@@ -90,7 +90,10 @@ _TABLES: Final = (
     "ORDER BY found"
 )
 _OPERATORS: Final = frozenset({"dismissed_faults"})
-_VIEWS: Final = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine = 'View' ORDER BY name"
+_VIEWS: Final = (
+    "SELECT concat(database, '.', name) AS place FROM system.tables "
+    "WHERE database IN (currentDatabase(), {between:String}) AND engine = 'View' ORDER BY place"
+)
 
 
 class RowPolicy(NamedTuple):
@@ -118,14 +121,14 @@ def tenant_rights(source: ClickHouseClient, tenant: str, user: str) -> list[str]
     if not policies:
         raise Invalid("invalid_value", f"database {source.database} has no tables; run: sessionary db migrate")
     granted = [policy.table for policy in policies if policy.table not in _OPERATORS]
-    views = [str(row["name"]) for row in source.fetch_rows(_VIEWS)]
+    views = [str(row["place"]) for row in source.fetch_rows(_VIEWS, between=source.between)]
     database, name = source.database, f"`{user} reads {re.sub('[^A-Za-z0-9_.-]', '_', tenant)}`"
     return [
         *(
             f"CREATE ROW POLICY OR REPLACE {name} ON {database}.{table} FOR SELECT USING {condition} TO `{user}`"
             for table, condition in policies
         ),
-        *(f"GRANT SELECT ON {database}.{each} TO `{user}`" for each in [*granted, *views]),
+        *(f"GRANT SELECT ON {each} TO `{user}`" for each in [*(f"{database}.{table}" for table in granted), *views]),
     ]
 
 

@@ -39,7 +39,7 @@ _MIGRATION_TABLES: dict[str, tuple[str, Sequence[str] | None]] = {
     "owners": ("owners", ("epoch", "service_id", "how", "since", "until")),
     "migrations": (
         "migrations",
-        ("from_service", "to_service", "step", "freeze_ms", "held_ms", "epoch", "released_at"),
+        ("from_service", "to_service", "step", "silence_ms", "held_ms", "epoch", "released_at"),
     ),
     "waits": ("waits for people", ("question", "answer", "answered_by", "said", "wait_s")),
     "handovers": ("hand-overs", ("time", "from_agent_id", "to_agent_id", "sync_type")),

@@ -284,8 +284,9 @@ def _check_integrity(settings: ClickHouseSettings) -> str:
     # A day of a million rows takes a second. The command compares all of them, and with Kafka.
     since_s = int(time.time()) - _DAY_S
     rows = ClickHouseClient(settings).fetch_rows(
-        f"SELECT fault, sum(rows) AS rows FROM v_integrity_between(from=toDateTime({since_s}, 'UTC'), "
-        f"to=toDateTime({_LAST_S}, 'UTC'), late_s={LATE_S}) GROUP BY fault ORDER BY fault"
+        f"SELECT fault, sum(rows) AS rows FROM {settings.between_database}.v_integrity_between("
+        f"from=toDateTime({since_s}, 'UTC'), to=toDateTime({_LAST_S}, 'UTC'), late_s={LATE_S}) "
+        "GROUP BY fault ORDER BY fault"
     )
     if rows:
         found = ", ".join(f"{row['fault']}: {row['rows']}" for row in rows)

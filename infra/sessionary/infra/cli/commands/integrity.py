@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -11,21 +12,17 @@ from sessionary.infra.cli.errors import CheckFailed, NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client, kafka_settings
 from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.tables import Json, show_rows
+from sessionary.infra.cli.times import FIRST, LAST, TIMES, parse_time
 from sessionary.infra.environment import stack_environment
 from sessionary.infra.kpi.integrity import KNOWN_FAULTS, LATE_S, table_of_fault
 from sessionary.schemas.errors import Invalid, Unavailable
 
 _COLUMNS: Final = ("fault", "rows", "partition", "first_offset", "last_offset", "session_id", "tenant_id")
-_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST: Final = datetime(2106, 1, 1, tzinfo=UTC)
-_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 FromOption = Annotated[
-    datetime | None,
-    typer.Option("--from", formats=_FORMATS, help="Beginning of the time, UTC. Default: all.", show_default=False),
+    str | None, typer.Option("--from", help=f"Beginning of the time: {TIMES}. Default: all.", show_default=False)
 ]
 ToOption = Annotated[
-    datetime | None,
-    typer.Option("--to", formats=_FORMATS, help="End of the time, UTC. Default: now.", show_default=False),
+    str | None, typer.Option("--to", help="End of the time, as --from. Default: now.", show_default=False)
 ]
 LateOption = Annotated[
     int, typer.Option("--late", min=0, help="Seconds after which the last rows of a table count as missing.")
@@ -33,8 +30,8 @@ LateOption = Annotated[
 
 
 def check_command(
-    since: FromOption = None,
-    until: ToOption = None,
+    from_: FromOption = None,
+    to: ToOption = None,
     late_s: LateOption = LATE_S,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -50,6 +47,7 @@ def check_command(
     code is 1 if a row or request is missing or duplicated. If Kafka is away, the counts are still
     compared with the rows, and the exit code is 3.
     """
+    since, until = _parse_period(from_, to)
     away = _find_kafka_away(data) if until is None else None
     if away is not None:
         print_message(f"neither the ends of the tables nor the requests are compared: {away}")
@@ -84,8 +82,8 @@ def _find_kafka_away(data: Path | None) -> Unavailable | None:
 
 
 def repair_command(
-    since: Annotated[datetime, typer.Option("--from", formats=_FORMATS, help="Beginning of the time, UTC.")],
-    until: ToOption = None,
+    from_: Annotated[str, typer.Option("--from", help=f"Beginning of the time: {TIMES}.")],
+    to: ToOption = None,
     late_s: LateOption = LATE_S,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -105,11 +103,10 @@ def repair_command(
     from sessionary.sinks.integrity.repair import repair_rows, repair_run_events
     from sessionary.sinks.settings import SinkSettings
 
+    since, until = _parse_period(from_, to)
     client, settings = clickhouse_client(data), SinkSettings.from_env(stack_environment(data))
     count_brokers(settings)  # its other questions to Kafka wait for longer
-    since_ms, until_ms = (
-        None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1_000) for time in (since, until)
-    )
+    since_ms, until_ms = (None if time is None else int(time.timestamp() * 1_000) for time in (since, until))
     faults = find_faults(data, since, until, late_s, with_kafka=False).faults
     results = [
         result
@@ -134,6 +131,19 @@ def repair_command(
         )
     if found.away is not None:
         raise found.away
+
+
+def _parse_period(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    """Return the times of --from and --to.
+
+    Raises `Invalid`, also for a period that ends before it begins.
+    """
+    now = datetime.now(UTC)
+    first = None if since is None else parse_time("--from", since, now)
+    last = None if until is None else parse_time("--to", until, now)
+    if last is not None and last <= (first or FIRST):
+        raise Invalid("invalid_value", f"--to {until} is not after --from {since}: nothing would be compared")
+    return first, last
 
 
 def _describe_fault(fault: Mapping[str, Json]) -> str:
@@ -256,12 +266,10 @@ def find_faults(
     from sessionary.sinks.settings import SinkSettings
 
     client = clickhouse_client(data)
-    times = [
-        int((given or bound).replace(tzinfo=UTC).timestamp()) for given, bound in ((since, _FIRST), (until, _LAST))
-    ]
+    times = [int((since or FIRST).timestamp()), ceil((until or LAST).timestamp())]
     first, last = (f"toDateTime({seconds}, 'UTC')" for seconds in times)
     faults = client.fetch_rows(
-        f"SELECT * FROM v_integrity_between(from={first}, to={last}, late_s={late_s}) "
+        f"SELECT * FROM {client.between}.v_integrity_between(from={first}, to={last}, late_s={late_s}) "
         "ORDER BY fault, partition, first_offset, session_id"
     )
     away: Unavailable | None = None

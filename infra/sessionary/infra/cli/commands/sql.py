@@ -1,18 +1,29 @@
 """`sessionary sql`: run a query in ClickHouse."""
 
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple, Protocol
 
 import typer
 
+from sessionary.infra.cli.file_formats import (
+    BINARY,
+    FORMATS,
+    OutputFormat,
+    encode_bytes,
+    find_bytes,
+    guard_csv,
+    mark_arrow,
+    mark_parquet,
+)
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client
-from sessionary.infra.cli.output import print_message, wants_json
+from sessionary.infra.cli.output import print_line, print_message, wants_json
 from sessionary.infra.cli.tables import show_rows
-from sessionary.infra.clickhouse_client import Row
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.schemas.errors import Invalid
 
 # Finds the parts of a query that reach out of the database: files, other servers, programs.
@@ -151,17 +162,6 @@ _COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
 _READS = re.compile(_COMMENTS + r"\(*\s*(SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|EXISTS)\b", re.IGNORECASE | re.DOTALL)
 
 
-class OutputFormat(StrEnum):
-    """A format of the rows."""
-
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
-_FORMATS: Final = {OutputFormat.JSON: "JSONEachRow", OutputFormat.CSV: "CSVWithNames", OutputFormat.PARQUET: "Parquet"}
-
-
 def run_query(
     statement: Annotated[
         str | None,
@@ -185,7 +185,7 @@ def run_query(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the rows to this file, by its ending: .csv, .parquet, .json."),
+        typer.Option("--output", "-o", help="Write the rows to this file: .parquet, .arrow, .csv or .json."),
     ] = None,
     data: DataOption = None,
     unsafe: Annotated[
@@ -206,20 +206,53 @@ def run_query(
     if not unsafe and (reasons := find_outward_calls(source, query)):
         raise Invalid("invalid_value", f"this query is not safe: {'; '.join(reasons)}. If you trust it, add --unsafe")
     if output is not None:
-        part = output.with_name(f"{output.name}.part")  # a query that fails leaves a former file as it was
-        try:
-            with part.open("wb") as into:
-                source.copy_rows(query, _FORMATS[chosen or OutputFormat.JSON], into)
-            part.replace(output)
-        finally:
-            part.unlink(missing_ok=True)
-        print_message(f"{output}: {output.stat().st_size:,} bytes")
-    elif chosen in (OutputFormat.CSV, OutputFormat.PARQUET):
-        if chosen == OutputFormat.PARQUET and sys.stdout.isatty():
-            raise Invalid("invalid_value", "Parquet is not for a terminal: name a file with --output")
-        source.copy_rows(query, _FORMATS[chosen], sys.stdout.buffer)
+        _write_file(source, query, chosen or OutputFormat.JSON, output)
+    elif chosen in BINARY:
+        if sys.stdout.isatty():
+            raise Invalid("invalid_value", f"{chosen} is not for a terminal: name a file with --output")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "rows"
+            _write_rows(source, query, chosen, path)
+            with path.open("rb") as rows:
+                shutil.copyfileobj(rows, sys.stdout.buffer)
+    elif chosen == OutputFormat.CSV:
+        for lines in _csv_lines(source, query):
+            if sys.stdout.isatty():
+                print_line(lines.decode().removesuffix("\n"))
+            else:
+                sys.stdout.buffer.write(lines)
+    elif chosen == OutputFormat.JSON:
+        show_rows(source.fetch_rows(encode_bytes(query, find_bytes(source, query))), as_json=True)
     else:
-        show_rows(source.fetch_rows(query), as_json=chosen == OutputFormat.JSON)
+        show_rows(source.fetch_rows(query), as_json=False)
+
+
+def _write_file(source: ClickHouseClient, query: str, chosen: OutputFormat, output: Path) -> None:
+    part = output.with_name(f"{output.name}.part")  # a query that fails leaves a former file as it was
+    try:
+        _write_rows(source, query, chosen, part)
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
+    print_message(f"{output}: {output.stat().st_size:,} bytes")
+
+
+def _write_rows(source: ClickHouseClient, query: str, chosen: OutputFormat, path: Path) -> None:
+    columns = find_bytes(source, query)
+    if chosen not in BINARY:
+        query = encode_bytes(query, columns)
+    rows = source.iter_rows(query, FORMATS[chosen])
+    with path.open("wb") as into:
+        into.writelines(guard_csv(rows) if chosen == OutputFormat.CSV else rows)
+    if chosen == OutputFormat.PARQUET:
+        mark_parquet(path, columns)
+    elif chosen == OutputFormat.ARROW:
+        mark_arrow(path, columns)
+
+
+def _csv_lines(source: ClickHouseClient, query: str) -> Iterator[bytes]:
+    encoded = encode_bytes(query, find_bytes(source, query))
+    return guard_csv(source.iter_rows(encoded, FORMATS[OutputFormat.CSV]))
 
 
 def _read_statement(statement: str | None, file: Path | None) -> str:
@@ -237,9 +270,9 @@ def _read_statement(statement: str | None, file: Path | None) -> str:
 def _choose_format(asked: OutputFormat | None, output: Path | None, *, as_json: bool) -> OutputFormat | None:
     """Return the format of the rows; None: a table on a terminal."""
     if asked is None and output is not None:
-        asked = next((one for one in _FORMATS if output.suffix.lower() == f".{one}"), None)
+        asked = next((one for one in FORMATS if output.suffix.lower() == f".{one}"), None)
         if asked is None:
             raise Invalid(
-                "invalid_value", f"--output {output}: end the name in .csv, .parquet or .json, or give --format"
+                "invalid_value", f"--output {output}: end the name in .parquet, .arrow, .csv or .json, or give --format"
             )
     return OutputFormat.JSON if asked is None and wants_json(as_json) else asked

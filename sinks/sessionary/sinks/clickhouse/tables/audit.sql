@@ -46,6 +46,7 @@ CREATE TABLE IF NOT EXISTS {database}.audit
     gap_last Nullable(Int64) COMMENT 'last of that range',
     context_bytes Nullable(Int64) COMMENT 'size of the agent''s context in bytes, as reported',
     occurred_at DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)) COMMENT 'agent''s clock; of a timeout: its due time',
+    occurred_at_text String COMMENT 'agent''s clock as it was reported, if that is before 1900 or after 2299; else empty',
     appended_at DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)) COMMENT 'log time of the record that caused it',
     due_at Nullable(DateTime64(6, 'UTC')) COMMENT 'when the deadline was',
     fired_at Nullable(DateTime64(6, 'UTC')) COMMENT 'when the processor saw that it had passed, by the log''s clock',

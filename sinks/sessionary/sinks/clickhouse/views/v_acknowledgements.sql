@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW {database}.v_acknowledgements AS
-SELECT * FROM {database}.v_acknowledgements_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_acknowledgements_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_acknowledgements
     MODIFY COMMENT 'time of each transaction''s acknowledgement, if known',

@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW {database}.v_activity AS
-SELECT * FROM {database}.v_activity_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_activity_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_activity
     MODIFY COMMENT 'the work of agents: each event of a session except heartbeats, with its payload unpacked and its duration',

@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW {database}.v_audit_write_latency AS
-SELECT * FROM {database}.v_audit_write_latency_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_audit_write_latency_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_audit_write_latency
     MODIFY COMMENT 'time from a transaction''s start to its acknowledgement',

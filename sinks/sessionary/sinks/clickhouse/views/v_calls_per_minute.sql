@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW {database}.v_calls_per_minute AS
-SELECT * FROM {database}.v_calls_per_minute_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_calls_per_minute_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_calls_per_minute
     MODIFY COMMENT 'numbers of tool calls that began in each minute, by tool, and of the retries among them',

@@ -1,6 +1,6 @@
 -- One row per request. `confirmed`: released by a handler, every action done. The loss of a host is distinguished.
 CREATE OR REPLACE VIEW {database}.v_cleanups AS
-SELECT * FROM {database}.v_cleanups_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_cleanups_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_cleanups
     MODIFY COMMENT 'each requested clean-up and its confirmation',

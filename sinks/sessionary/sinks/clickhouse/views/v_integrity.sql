@@ -3,7 +3,7 @@
 -- compared for a week: a record of the 22 days before keeps its row for 30 days.
 CREATE OR REPLACE VIEW {database}.v_integrity AS
 SELECT *
-FROM {database}.v_integrity_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00', late_s = 120)
+FROM {database}_between.v_integrity_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00', late_s = 120)
 UNION ALL
 SELECT * FROM
 (

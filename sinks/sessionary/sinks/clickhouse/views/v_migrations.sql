@@ -1,5 +1,5 @@
--- The freeze is the pause for an agent's user: from the former owner's last event to the target's first one. Steps of
--- the migration, heartbeats and rejected events do not count.
+-- The session stands still while it is held. Its silence is longer: from the former owner's last event to the target's
+-- first one, idle times of both included. Steps of the migration, heartbeats and rejected events do not count.
 CREATE OR REPLACE VIEW {database}.v_migrations AS
 SELECT
     m.updated_at AS time, m.tenant_id AS tenant_id, m.session_id AS session_id, m.migration_id AS migration_id,
@@ -7,7 +7,7 @@ SELECT
     m.reason AS reason, m.actor AS actor, m.offered_at AS offered_at, m.prepared_at AS prepared_at, m.ended_at AS ended_at,
     if(m.prepared_at IS NULL OR m.ended_at IS NULL, NULL,
         dateDiff('millisecond', m.prepared_at, m.ended_at)) AS held_ms,
-    if(m.step != 'completed' OR w.former_at = 0 OR w.target_at = 0, NULL, w.target_at - w.former_at) AS freeze_ms,
+    if(m.step != 'completed' OR w.former_at = 0 OR w.target_at = 0, NULL, w.target_at - w.former_at) AS silence_ms,
     m.epoch AS epoch, w.released_at AS released_at
 FROM
 (
@@ -82,7 +82,7 @@ ALTER TABLE {database}.v_migrations
     COMMENT COLUMN offered_at 'time of the offer',
     COMMENT COLUMN prepared_at 'time at which the session was held, after the target had loaded it',
     COMMENT COLUMN ended_at 'time of the completion or abort',
-    COMMENT COLUMN held_ms 'from prepared_at to ended_at in milliseconds',
-    COMMENT COLUMN freeze_ms 'freeze of a completed migration: milliseconds from the former owner''s last accepted event to the target''s first one',
+    COMMENT COLUMN held_ms 'the standstill: from prepared_at to ended_at in milliseconds',
+    COMMENT COLUMN silence_ms 'milliseconds from the former owner''s last accepted event to the target''s first one, idle times of both included; null unless completed',
     COMMENT COLUMN epoch 'the session''s epoch after the latest step',
     COMMENT COLUMN released_at 'time at which the former owner confirmed its clean-up';

@@ -17,7 +17,7 @@ WHERE event_type = 'tool_call_started' AND side_effect AND idem_key = ''
 GROUP BY tenant_id
 UNION ALL
 SELECT 'key_with_two_effects', tenant_id, count()
-FROM {database}.v_tool_calls
+FROM {database}.v_reserved_calls
 WHERE side_effect AND effects > 1
 GROUP BY tenant_id
 UNION ALL

@@ -1,8 +1,8 @@
 CREATE OR REPLACE VIEW {database}.v_sessions AS
-SELECT * FROM {database}.v_sessions_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_sessions_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_sessions
-    MODIFY COMMENT 'each session: state, owner, epoch, counts, missing events, duration, agents, services, turns',
+    MODIFY COMMENT 'one row per session: outcome, reason code, tokens, cost, turns, durations, owner, agents, counts',
     COMMENT COLUMN time 'log time of the latest record: event, transition or rejection',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
@@ -12,6 +12,8 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN service_id 'last owner',
     COMMENT COLUMN first_state 'first state',
     COMMENT COLUMN state 'latest state',
+    COMMENT COLUMN outcome 'completed, failed, cancelled, timed_out, or open until it ends; unknown if a newer release gave the reason code',
+    COMMENT COLUMN reason_code 'reason code of the end; of the latest transition while it is open',
     COMMENT COLUMN reason 'reason of the state in words; empty once personal data has expired',
     COMMENT COLUMN epoch 'number of the session''s owner: each take-over raises it',
     COMMENT COLUMN version 'version of the session''s state',
@@ -19,6 +21,8 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN last_at 'last sign of life: log time of the latest accepted event, heartbeats too; a clean-up does not count',
     COMMENT COLUMN ended_at 'time of the end',
     COMMENT COLUMN duration_s 'seconds from the first audit record to the end, or to the latest sign of life or audit record',
+    COMMENT COLUMN active_s 'seconds of these in Active',
+    COMMENT COLUMN paused_s 'seconds of these in Paused: held, or waiting for a person',
     COMMENT COLUMN transitions 'changes of state',
     COMMENT COLUMN timeouts 'number of timeouts',
     COMMENT COLUMN rejections 'rejected events',
@@ -29,4 +33,9 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN services 'services that sent events',
     COMMENT COLUMN agents 'agents that sent events',
     COMMENT COLUMN turns 'turns of its conversation',
-    COMMENT COLUMN tool_results 'tool calls that reported a result';
+    COMMENT COLUMN tool_results 'tool calls that reported a result',
+    COMMENT COLUMN calls 'paid calls, each counted once, as in v_usage_calls',
+    COMMENT COLUMN tokens_in 'tokens of the calls'' input',
+    COMMENT COLUMN tokens_out 'tokens of the calls'' output',
+    COMMENT COLUMN model_cost_usd_micros 'cost of models in millionths of a US dollar',
+    COMMENT COLUMN tool_cost_usd_micros 'cost of tools in millionths of a US dollar';

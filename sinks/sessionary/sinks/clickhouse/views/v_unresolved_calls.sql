@@ -2,7 +2,7 @@ CREATE OR REPLACE VIEW {database}.v_unresolved_calls AS
 SELECT
     entered_at AS time, tenant_id, session_id, run_id, step_id, tool_name, idem_key, args, `try`, queryable, service_id, user_id,
     entered_at AS since, dateDiff('millisecond', since, now64(3, 'UTC')) / 1e3 AS waiting_s
-FROM {database}.v_tool_calls
+FROM {database}.v_reserved_calls
 WHERE state = 'unknown' AND side_effect;
 
 ALTER TABLE {database}.v_unresolved_calls

@@ -1,6 +1,6 @@
 -- Costs are billionths of a US dollar. `timeout_retry_share`: the share of retries after a timeout in the cost.
 CREATE OR REPLACE VIEW {database}.v_usage AS
-SELECT * FROM {database}.v_usage_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_usage_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_usage
     MODIFY COMMENT 'calls, tokens and cost by tenant and service; the share of retries after a timeout',

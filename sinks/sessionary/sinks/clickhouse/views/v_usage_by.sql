@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW {database}.v_usage_by AS
-SELECT * FROM {database}.v_usage_by_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_usage_by_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_usage_by
     MODIFY COMMENT 'calls, tokens and cost by day, tenant, service, model, session, user and agent',

@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW {database}.v_usage_by_tenant AS
-SELECT * FROM {database}.v_usage_by_tenant_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+SELECT * FROM {database}_between.v_usage_by_tenant_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 
 ALTER TABLE {database}.v_usage_by_tenant
     MODIFY COMMENT 'calls, tokens and cost by tenant',

@@ -11,20 +11,19 @@ from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import EVENT_TYPES
 from sessionary.schemas.headers import Headers, headers_beyond_envelope, read_headers
+from sessionary.schemas.limits import REPORTED_MAX_US, REPORTED_MIN_US
 from sessionary.schemas.records import QuotaVerdict, RulesActivation, Tick
 from sessionary.schemas.retention import PERSONAL_TAG, retention_of, unknown_retention
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.core.payload_json import cut_text, payload_text
 from sessionary.sinks.core.rows.shared import (
     EMPTY_ENVELOPE,
-    REPORTED_MAX_US,
-    REPORTED_MIN_US,
     RawRecord,
     TableRow,
     check_log_time,
-    clamp_reported_time,
     envelope_from_key,
     expiry_seconds,
+    reported_time,
 )
 
 # Columns of `history` with the values of a payload that figures need, without a TTL; pure.
@@ -103,6 +102,7 @@ HISTORY_COLUMNS: Final = (
     *("payload_json", "key_bytes", "value_bytes", "headers"),
     *("retention_class", "retain_until", "personal_until", "personal_expires", "src_topic", "value_size"),
     *FIGURE_COLUMNS,
+    "occurred_at_text",
 )
 # The processors' own records on the events topic.
 _RECORD_TYPES: Final[dict[type[Tick | RulesActivation | QuotaVerdict], str]] = {
@@ -128,7 +128,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     topic, partition, offset, timestamp_ms, key, value, header_source = raw[:]
     appended = check_log_time("the record's timestamp", timestamp_ms * 1_000)
     headers: Headers = read_headers(header_source) or ()
-    error, figures = "", NO_FIGURES
+    error, figures, time_text = "", NO_FIGURES, ""
     try:
         decoded = decoder.decode_event(value)
     except DecodeError as failure:
@@ -140,7 +140,8 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
             text, headers = payload_text(payload), headers_beyond_envelope(envelope, headers)
             figures = figures_of(payload)
             if not REPORTED_MIN_US <= envelope.occurred_at <= REPORTED_MAX_US:
-                envelope = envelope._replace(occurred_at=clamp_reported_time(envelope.occurred_at))
+                occurred_at, time_text = reported_time(envelope.occurred_at)
+                envelope = envelope._replace(occurred_at=occurred_at)
         else:
             envelope = EMPTY_ENVELOPE._replace(event_type=_RECORD_TYPES[type(decoded)], occurred_at=appended)
             text = payload_text(decoded)
@@ -154,6 +155,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
         + (text, key, value, headers)
         + (name, retain_until, personal_until, expiry_seconds(personal_until), topic, raw.size)
         + figures
+        + (time_text,)
     )
 
 

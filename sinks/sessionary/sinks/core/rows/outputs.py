@@ -11,15 +11,15 @@ from sessionary.sinks.core.rows.shared import (
     RawRecord,
     TableRow,
     check_log_time,
-    clamp_reported_time,
     decode_as,
     envelope_from_key,
     expiry_seconds,
+    reported_time,
     source_values,
 )
 from sessionary.sinks.errors import BadRow
 
-AUDIT_COLUMNS: Final = (*AuditRecord._fields, "personal_expires", *SOURCE_COLUMNS)
+AUDIT_COLUMNS: Final = (*AuditRecord._fields, "personal_expires", *SOURCE_COLUMNS, "occurred_at_text")
 
 
 def audit_row(raw: RawRecord, decoder: Decoder) -> TableRow:
@@ -33,10 +33,10 @@ def audit_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     for name in ("due_at", "fired_at", "personal_until"):
         if (value := getattr(record, name)) is not None:
             check_log_time(name, value)
-    occurred_at = clamp_reported_time(record.occurred_at)
-    if occurred_at != record.occurred_at:
+    occurred_at, time_text = reported_time(record.occurred_at)
+    if time_text:
         record = record._replace(occurred_at=occurred_at)
-    return (*record, expiry_seconds(record.personal_until), *source_values(raw))
+    return (*record, expiry_seconds(record.personal_until), *source_values(raw), time_text)
 
 
 # Rows of the tables `batches` and `batch_acknowledgements`.

@@ -1,24 +1,25 @@
 """The shared parts of the row builders: types, the columns of a row's source, decoding."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.headers import HeaderSource, header_pairs, read_headers
 from sessionary.schemas.ids import parse_key
+from sessionary.schemas.limits import REPORTED_MAX_US, REPORTED_MIN_US
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.errors import BadRow
 
 # Times that ClickHouse's columns can hold, in µs since the epoch; pure.
 
 
-# DateTime has 32 bits of seconds; DateTime64 in µs ends with the year 2299.
+# DateTime has 32 bits of seconds.
 TIME_MIN_US: Final = 0
 TIME_MAX_US: Final = 4_260_211_200_000_000  # 2105-01-01
-REPORTED_MIN_US: Final = -2_208_988_800_000_000  # 1900-01-01
-REPORTED_MAX_US: Final = 10_413_791_999_999_999  # 2299-12-31, last µs
 NEVER_S: Final = 4_260_211_200
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_log_time(name: str, value_us: int) -> int:
@@ -32,12 +33,19 @@ def check_log_time(name: str, value_us: int) -> int:
     raise BadRow(f"{name} {value_us} is outside the years 1970 to 2104")
 
 
-def clamp_reported_time(value_us: int) -> int:
-    """Return a time of an agent's clock, moved into the years 1900 to 2299.
+def reported_time(value_us: int) -> tuple[int, str]:
+    """Return a time of an agent's clock, moved into the years 1900 to 2299, and its text if it was.
 
-    It is only reported: a wrong clock must not cost the audit trail a row.
+    It is only reported: a wrong clock must not cost the audit trail a row, nor become another date
+    that looks like a true one. The text is empty for a time that was not moved.
     """
-    return min(max(value_us, REPORTED_MIN_US), REPORTED_MAX_US)
+    if REPORTED_MIN_US <= value_us <= REPORTED_MAX_US:
+        return value_us, ""
+    try:
+        text = (_EPOCH + timedelta(microseconds=value_us)).isoformat()
+    except OverflowError:  # before the year 1 or after 9999
+        text = f"{value_us} µs since 1970"
+    return min(max(value_us, REPORTED_MIN_US), REPORTED_MAX_US), text
 
 
 def expiry_seconds(personal_until_us: int | None) -> int:

@@ -1,6 +1,8 @@
 """`sessionary integrity` without any server: what it says of servers that answer in part."""
 
 import json
+import re
+import time
 
 import pytest
 
@@ -115,3 +117,35 @@ def test_a_misspelt_fault_is_refused_before_any_server_is_asked(
     assert run(["integrity", "dismiss", fault, "--reason", "known", "--by", "ann"]) == 5
     assert said in capfd.readouterr().err
     assert asked == []
+
+
+def test_a_period_is_how_long_ago_a_date_or_a_full_time_in_check_and_repair_alike(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    servers.faults = []
+    asked: list[str] = []
+
+    def fetch_rows(_: ClickHouseClient, sql: str, **__: object) -> list[dict[str, object]]:
+        asked.append(sql)
+        return []
+
+    monkeypatch.setattr(ClickHouseClient, "fetch_rows", fetch_rows)
+    monkeypatch.setattr(repair, "repair_rows", lambda *_: [])
+    monkeypatch.setattr(repair, "repair_run_events", lambda *_: [])
+    begun_s = int(time.time())
+    for command in ("check", "repair"):
+        for text in ("2026-01-02", "2026-01-02T00:00", "2026-01-02T01:00:00+01:00", "2026-01-02 00:00:00.0Z"):
+            assert run(["integrity", command, "--from", text, "--to", "2026-01-03"]) == 0
+        assert run(["integrity", command, "--from", "2h"]) == 0
+    bounds = [tuple(map(int, re.findall(r"toDateTime\((\d+)", sql))) for sql in asked if "v_integrity_between" in sql]
+    fixed = {bound for bound in bounds if bound[0] < begun_s - 8_000}
+    assert fixed == {(1_767_312_000, 1_767_398_400)}
+    ago = {bound[0] - begun_s for bound in bounds if bound not in fixed}
+    assert ago
+    assert all(-7_200 <= seconds <= -7_200 + 60 for seconds in ago)
+    capfd.readouterr()
+    for option, text in (("--from", "yesterday"), ("--to", "soon")):
+        assert run(["integrity", "check", option, text]) == 5
+        assert f"{option} {text}: give 90s, 15m, 2h or 7d ago" in capfd.readouterr().err
+    assert run(["integrity", "check", "--from", "2026-01-03", "--to", "2026-01-03"]) == 5
+    assert "is not after" in capfd.readouterr().err

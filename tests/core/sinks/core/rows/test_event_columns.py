@@ -15,13 +15,14 @@ from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.errors import EncodeError
 from sessionary.schemas.events import PAYLOADS, LlmDecision, MessageAppended, StateUpdated
 from sessionary.schemas.headers import HeaderSource, event_headers
+from sessionary.schemas.limits import REPORTED_MAX_US
 from sessionary.schemas.records import Tick
 from sessionary.schemas.types import DataClass
 from sessionary.sinks.core.payload_json import TEXT_MAX
 from sessionary.sinks.core.rows import event_columns
 from sessionary.sinks.core.rows.event_columns import find_encoder
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS
-from sessionary.sinks.core.rows.shared import REPORTED_MAX_US, TIME_MAX_US, RawRecord, RecordEncoder
+from sessionary.sinks.core.rows.shared import TIME_MAX_US, RawRecord, RecordEncoder
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.block_writer import BlockWriter

@@ -4,15 +4,17 @@ import pytest
 
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.headers import UNREADABLE_HEADERS, event_headers
+from sessionary.schemas.limits import REPORTED_MAX_US, REPORTED_MIN_US
 from sessionary.schemas.records import RulesActivation, Tick
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import DataClass
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
+from sessionary.sinks.core.rows.outputs import AUDIT_COLUMNS, audit_row
 from sessionary.sinks.errors import BadRow
 from tests.core.sinks.samples import DECODER, KEY, encoded_activity, message_with, raw_record
 from tests.support.broken_headers import BrokenMessage
 from tests.support.event_factory import EventFactory
-from tests.support.sink_records import DAY_US, NOW_US, session_id
+from tests.support.sink_records import DAY_US, NOW_US, audit_record, session_id
 
 
 def test_history_holds_an_event_with_its_body_and_its_bytes() -> None:
@@ -69,9 +71,27 @@ def test_a_history_record_without_a_time_is_a_bad_row() -> None:
         history_row(raw_record(encoded_activity(), timestamp_ms=-1), DECODER)
 
 
-def test_a_wrong_clock_of_an_agent_costs_no_history_row() -> None:
-    found = history_row(raw_record(encoded_activity(occurred_at=-(1 << 62))), DECODER)
-    assert dict(zip(HISTORY_COLUMNS, found, strict=True))["occurred_at"] == -2_208_988_800_000_000
+@pytest.mark.parametrize(
+    ("sent_us", "stored_us", "text"),
+    [
+        (NOW_US, NOW_US, ""),
+        (-1, -1, ""),
+        (REPORTED_MIN_US, REPORTED_MIN_US, ""),
+        (REPORTED_MAX_US, REPORTED_MAX_US, ""),
+        (REPORTED_MIN_US - 1, REPORTED_MIN_US, "1899-12-31T23:59:59.999999+00:00"),
+        (REPORTED_MAX_US + 1, REPORTED_MAX_US, "2300-01-01T00:00:00+00:00"),
+        (253_402_300_799_999_999, REPORTED_MAX_US, "9999-12-31T23:59:59.999999+00:00"),
+        (-(1 << 62), REPORTED_MIN_US, f"{-(1 << 62)} µs since 1970"),
+        ((1 << 62), REPORTED_MAX_US, f"{1 << 62} µs since 1970"),
+    ],
+)
+def test_a_time_that_no_column_holds_costs_no_row_and_stays_as_a_text(sent_us: int, stored_us: int, text: str) -> None:
+    found = history_row(raw_record(encoded_activity(occurred_at=sent_us)), DECODER)
+    row = dict(zip(HISTORY_COLUMNS, found, strict=True))
+    assert (row["occurred_at"], row["occurred_at_text"]) == (stored_us, text)
+    audited = audit_row(raw_record(encode_record(audit_record(1, 1, occurred_at=sent_us))), DECODER)
+    kept = dict(zip(AUDIT_COLUMNS, audited, strict=True))
+    assert (kept["occurred_at"], kept["occurred_at_text"]) == (stored_us, text)
 
 
 def test_history_leaves_out_headers_that_repeat_the_envelope() -> None:

@@ -46,8 +46,8 @@ _CALLS = (
 )
 # Calls without a side effect may be resolved too; they hold no run.
 _CALL = (
-    "SELECT tenant_id, session_id, run_id, step_id, service_id, tool_name, tool_call_id, idem_key FROM v_tool_calls "
-    "WHERE state = 'unknown' AND idem_key = {key:String} "
+    "SELECT tenant_id, session_id, run_id, step_id, service_id, tool_name, tool_call_id, idem_key "
+    "FROM v_reserved_calls WHERE state = 'unknown' AND idem_key = {key:String} "
     "AND (({start:String} != '' AND startsWith(session_id, {start:String})) OR (tenant_id, session_id) IN "
     "(SELECT tenant_id, session_id FROM history WHERE external_id = {session:String})) "
     "AND ({run:String} = '' OR run_id = {run:String}) ORDER BY session_id, run_id LIMIT 2"

@@ -44,7 +44,7 @@ _COLUMNS: Final = (
     "step",
     "reason_code",
     "offered_at",
-    "freeze_ms",
+    "silence_ms",
     "held_ms",
     "tenant_id",
     "actor",
@@ -61,7 +61,7 @@ _OF_SERVICE: Final = (
     "ORDER BY last_at, session_id"
 )
 # By target and time: the ids of a thousand migrations are too long for a request. The view would
-# compute the freeze of each one; of the table, a row that is stored twice does no harm here.
+# compute the silence of each one; of the table, a row that is stored twice does no harm here.
 _ENDS: Final = (
     "SELECT assumeNotNull(migration_id) AS migration_id, migration_step AS step, reason_code FROM audit "
     "WHERE kind = 'migration' AND migration_step IN ('completed', 'aborted') AND to_service = {to:String} "

@@ -20,7 +20,7 @@ from sessionary.infra.cli.commands.sessions.lookup import (
 )
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
-from sessionary.infra.cli.output import print_line, print_message, wants_json
+from sessionary.infra.cli.output import print_line, print_message, visible, wants_json
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import stack_environment
@@ -129,8 +129,8 @@ def _moment_document(moment: Moment) -> dict[str, Json]:
 def _print_heading(found: Row, moments: Sequence[Moment]) -> None:
     totals = add_totals(moments)
     began = clock_text(time_us(found["opened_at"]), date=True)
-    user = f" for user {found['user_id']}" if found["user_id"] else ""
-    text = f" ({found['external_id']})" if found["external_id"] else ""
+    user = f" for user {visible(found['user_id'])}" if found["user_id"] else ""
+    text = f" ({visible(found['external_id'])})" if found["external_id"] else ""
     print_message(f"{found['tenant_id']}: session {found['session_id']}{text}{user}")
     print_message(
         f"{found['state']}, began {began} UTC; {totals.tokens_in:,} tokens in, {totals.tokens_out:,} out, "

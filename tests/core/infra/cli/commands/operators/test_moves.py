@@ -46,7 +46,7 @@ class Stored(ClickHouseClient):
         if "FROM v_sessions" in sql:
             return [{"tenant_id": "acme", "session_id": session} for session in SESSIONS]
         if "FROM v_migrations" in sql:
-            return [{"migration_id": parameters["migration"], "step": "completed", "freeze_ms": 92}]
+            return [{"migration_id": parameters["migration"], "step": "completed", "silence_ms": 92}]
         assert parameters["to"] == "shipping"
         self.since_s.append(self.clock.now_s - parameters["age_s"])
         found = self.ends(len(self.since_s))
@@ -147,5 +147,5 @@ def test_one_session_is_shown_as_the_view_has_it_once_it_is_there(
     stored.ends = lambda looks: {SESSIONS[0]: "migrated"} if looks == 3 else {}
     assert run(["session", "move", SESSIONS[0], "--to", "shipping", "--reason", "x", "--json"]) == 0
     shown, _ = report_of(capfd)
-    assert (shown["migration_id"], shown["freeze_ms"]) == (f"m-{SESSIONS[0]}", 92)
+    assert (shown["migration_id"], shown["silence_ms"]) == (f"m-{SESSIONS[0]}", 92)
     assert ["v_migrations" in sql for sql in stored.asked] == [False, False, False, True]

@@ -178,13 +178,14 @@ _NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
         ("2026-02-03", "2026-02-03 00:00:00.000000"),
         ("2026-02-03T04:05:06.789+02:00", "2026-02-03 02:05:06.789000"),
         ("1900-01-01", "1970-01-01 00:00:00.000000"),
+        ("9999-12-31T23:59:59+14:00", "2106-01-01 00:00:00.000000"),
     ],
 )
 def test_a_time_or_how_long_ago(text: str | None, time: str) -> None:
     assert parse_since(text, _NOW) == time
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "5x", "-5m", "999999999d"])
+@pytest.mark.parametrize("text", ["", "yesterday", "5x", "-5m", "999999999d", "0001-01-01T00:00+14:00"])
 def test_another_text_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(Invalid, match="90s, 15m, 2h or 7d"):
         parse_since(text, _NOW)

@@ -1,4 +1,4 @@
-CREATE OR REPLACE VIEW {database}.v_usage_between AS
+CREATE OR REPLACE VIEW {database}_between.v_usage_between AS
 SELECT
     tenant_id, service_id, count() AS calls, sum(c.tokens_in) AS tokens_in, sum(c.tokens_out) AS tokens_out,
     sum(c.model_cost_usd_nanos) AS model_cost_usd_nanos, sum(c.tool_cost_usd_nanos) AS tool_cost_usd_nanos,
@@ -9,8 +9,8 @@ SELECT
     sum(c.cache_read_input_tokens) AS cache_read_input_tokens, sum(c.cache_write_input_tokens) AS cache_write_input_tokens,
     sum(c.reasoning_output_tokens) AS reasoning_output_tokens, sum(c.retries) AS retries,
     avg(c.time_to_first_token_ms) AS mean_time_to_first_token_ms
-FROM {database}.v_usage_calls_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')}) AS c
+FROM {database}_between.v_usage_calls_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')}) AS c
 GROUP BY tenant_id, service_id;
 
-ALTER TABLE {database}.v_usage_between
+ALTER TABLE {database}_between.v_usage_between
     MODIFY COMMENT 'v_usage of a time';

@@ -6,7 +6,7 @@
 -- time. Lost hosts are excluded from the ratio's divisor, as in v_kpi.
 -- Latencies are those of v_transition_latency and v_audit_write_latency. Bytes are those of the topics that sinks read.
 -- Costs and contexts are those of events that were not rejected.
-CREATE OR REPLACE VIEW {database}.v_kpi_between AS
+CREATE OR REPLACE VIEW {database}_between.v_kpi_between AS
 WITH
 acknowledgements AS
 (
@@ -123,7 +123,7 @@ CROSS JOIN
     SELECT
         sum(model_cost_usd_nanos + tool_cost_usd_nanos) AS cost,
         sumIf(model_cost_usd_nanos + tool_cost_usd_nanos, is_timeout_retry) AS retry_cost
-    FROM {database}.v_usage_calls_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')})
+    FROM {database}_between.v_usage_calls_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')})
 ) AS u
 CROSS JOIN
 (
@@ -139,5 +139,5 @@ CROSS JOIN
         )
 ) AS x;
 
-ALTER TABLE {database}.v_kpi_between
+ALTER TABLE {database}_between.v_kpi_between
     MODIFY COMMENT 'all figures with a target, of a period and without FINAL';

@@ -6,7 +6,7 @@
 -- The first judged delivery of an event counts, as in v_run_events: an event that was rejected and delivered again does
 -- not count. The reasons that are listed by name left the event's number free: such a delivery was not judged against
 -- the number. Reasons outlive all other data of a rejection, so old rows count like young ones.
-CREATE OR REPLACE VIEW {database}.v_usage_calls_between AS
+CREATE OR REPLACE VIEW {database}_between.v_usage_calls_between AS
 WITH
 deliveries AS
 (
@@ -61,5 +61,5 @@ FROM
 )
 WHERE is_kept;
 
-ALTER TABLE {database}.v_usage_calls_between
+ALTER TABLE {database}_between.v_usage_calls_between
     MODIFY COMMENT 'v_usage_calls of a time';

@@ -1,5 +1,5 @@
 -- One row per transaction whose acknowledgement is known.
-CREATE OR REPLACE VIEW {database}.v_acknowledgements_between AS
+CREATE OR REPLACE VIEW {database}_between.v_acknowledgements_between AS
 SELECT min(at) AS time, partition, acknowledged_number AS number, time AS acknowledged_at
 FROM
 (
@@ -15,5 +15,5 @@ FROM
 GROUP BY partition, acknowledged_number
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
-ALTER TABLE {database}.v_acknowledgements_between
+ALTER TABLE {database}_between.v_acknowledgements_between
     MODIFY COMMENT 'v_acknowledgements of a time';

@@ -1,7 +1,7 @@
 -- One row per event of a session except heartbeats, with its payload unpacked. The end of work that has a beginning and
 -- an end (tool calls, steps, runs) has the duration: as reported, or since a beginning within the period. Payloads are
 -- read once per row, and only if a query names one of their columns.
-CREATE OR REPLACE VIEW {database}.v_activity_between AS
+CREATE OR REPLACE VIEW {database}_between.v_activity_between AS
 SELECT
     h.appended_at AS time, h.occurred_at AS occurred_at, h.tenant_id AS tenant_id, h.session_id AS session_id,
     h.event_type AS event_type, h.p.kind AS kind,
@@ -64,5 +64,5 @@ LEFT JOIN
 ) AS b ON b.tenant_id = h.tenant_id AND b.session_id = h.session_id AND b.work = h.work
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
-ALTER TABLE {database}.v_activity_between
+ALTER TABLE {database}_between.v_activity_between
     MODIFY COMMENT 'v_activity of a time';

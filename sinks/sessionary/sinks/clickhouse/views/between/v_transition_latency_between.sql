@@ -1,4 +1,4 @@
-CREATE OR REPLACE VIEW {database}.v_transition_latency_between AS
+CREATE OR REPLACE VIEW {database}_between.v_transition_latency_between AS
 SELECT
     a.time AS time, a.tenant_id AS tenant_id, a.session_id AS session_id, a.audit_seq AS audit_seq,
     a.transition AS transition, a.from_state AS from_state, a.to_state AS to_state, a.service_id AS service_id,
@@ -13,9 +13,9 @@ FROM
     FROM {database}.audit FINAL
     WHERE kind = 'transition' AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
 ) AS a
-INNER JOIN {database}.v_acknowledgements_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')}) AS b
+INNER JOIN {database}_between.v_acknowledgements_between(from = {from:DateTime('UTC')}, to = {to:DateTime('UTC')}) AS b
     ON b.partition = a.source_partition AND b.number = a.batch_number
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
-ALTER TABLE {database}.v_transition_latency_between
+ALTER TABLE {database}_between.v_transition_latency_between
     MODIFY COMMENT 'v_transition_latency of a time';

@@ -1,6 +1,6 @@
 -- All tool calls, reserved or not. Each event counts once, even if it was delivered again. A rejected event does not
 -- count. A call that was cancelled is no failure.
-CREATE OR REPLACE VIEW {database}.v_calls_per_minute_between AS
+CREATE OR REPLACE VIEW {database}_between.v_calls_per_minute_between AS
 SELECT
     toStartOfMinute(at) AS time, tenant_id, service_id, tool_name, countIf(NOT is_failure) AS calls,
     countIf(NOT is_failure AND try_number > 1) AS retries, countIf(is_failure) AS failures
@@ -36,5 +36,5 @@ FROM
 )
 GROUP BY time, tenant_id, service_id, tool_name;
 
-ALTER TABLE {database}.v_calls_per_minute_between
+ALTER TABLE {database}_between.v_calls_per_minute_between
     MODIFY COMMENT 'v_calls_per_minute of a time';

@@ -23,7 +23,7 @@
 -- The engine analyses a subquery again at each place that names it, although the result is known. Therefore the bounds
 -- are one tuple: as a table, they were read for six columns at a hundred places, which took half as much processor time
 -- again.
-CREATE OR REPLACE VIEW {database}.v_integrity_between AS
+CREATE OR REPLACE VIEW {database}_between.v_integrity_between AS
 WITH
 (
     SELECT greatest(if(count() = 0, 2557, argMax(days, applied_at)) - 365, 0) FROM {database}.retention_days
@@ -349,5 +349,5 @@ WHERE NOT arrayExists(
         AND d.6 <= ifNull(toInt64(first_offset), -1) AND d.7 >= ifNull(toInt64(last_offset), -1),
     dismissed);
 
-ALTER TABLE {database}.v_integrity_between
+ALTER TABLE {database}_between.v_integrity_between
     MODIFY COMMENT 'v_integrity of transactions that began within a period';

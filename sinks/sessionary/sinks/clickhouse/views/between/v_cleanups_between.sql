@@ -1,6 +1,6 @@
 -- One row per request of the period. `confirmed`: released by a handler, every action done. The loss of a host is
 -- distinguished.
-CREATE OR REPLACE VIEW {database}.v_cleanups_between AS
+CREATE OR REPLACE VIEW {database}_between.v_cleanups_between AS
 SELECT
     q.time AS time, q.tenant_id AS tenant_id, q.session_id AS session_id, q.cleanup_id AS cleanup_id,
     q.transition AS transition, q.service_id AS service_id, q.reason_code AS reason_code, q.requested_at AS requested_at,
@@ -33,5 +33,5 @@ LEFT JOIN
 ) AS r ON r.tenant_id = q.tenant_id AND r.session_id = q.session_id AND r.cleanup_id = q.cleanup_id
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
-ALTER TABLE {database}.v_cleanups_between
+ALTER TABLE {database}_between.v_cleanups_between
     MODIFY COMMENT 'v_cleanups of a time';
