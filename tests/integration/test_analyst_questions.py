@@ -115,14 +115,14 @@ class World:
         for event_type, fields in steps:
             assert self.send(agent, event_type, **fields) == "applied"
 
-    def use(self, agent: EventFactory, model: str, tokens: int, micros: int, *, retry: bool = False) -> None:
+    def use(self, agent: EventFactory, model: str, tokens: int, nanos: int, *, retry: bool = False) -> None:
         paid: dict[str, Any] = {
             "model": model,
             "tokens_in": tokens,
             "tokens_out": tokens // 10,
-            "model_cost_usd_micros": micros,
+            "model_cost_usd_nanos": nanos,
         }
-        more: dict[str, Any] = {"tool_cost_usd_micros": 0, "is_timeout_retry": retry, "retry_of": None}
+        more: dict[str, Any] = {"tool_cost_usd_nanos": 0, "is_timeout_retry": retry, "retry_of": None}
         assert self.send(agent, "usage_recorded", **paid, **more) == "applied"
         by = {"tenant": agent.key.tenant_id, "agent": self.people[agent.key.session_id]["agent_id"], "retry": retry}
         self.usages.append({**by, **paid})
@@ -253,7 +253,7 @@ def test_each_of_the_fifteen_questions_is_one_select_whose_answer_is_what_was_se
     slow = {tool: [call["took_s"] for call in world.calls if call["tool"] == tool] for tool in ("book", "search")}
     expected = {
         "What did each model cost, per tenant and day": total(
-            usages, ("day", "tenant", "model"), "model_cost_usd_micros"
+            usages, ("day", "tenant", "model"), "model_cost_usd_nanos"
         ),
         "Which tools are the slowest": sorted(
             ((tool, len(times), max(times)) for tool, times in slow.items()), key=lambda row: -row[2]
@@ -271,7 +271,7 @@ def test_each_of_the_fifteen_questions_is_one_select_whose_answer_is_what_was_se
             (session_id(5), "open", 0),
         ],
         "Which events were refused, per service": [(*key, n) for key, n in sorted(world.refused.items())],
-        "What did retries after a timeout cost": total(retries, ("tenant",), "one", "model_cost_usd_micros"),
+        "What did retries after a timeout cost": total(retries, ("tenant",), "one", "model_cost_usd_nanos"),
         "Which share of ended sessions was completed": [("acme", 3, pytest.approx(1 / 3))],
         "How long does a transition take until it is durable": [(world.transitions, _ACKNOWLEDGED_MS)],
         "How many deliveries were duplicates": [(world.duplicates,)],
@@ -309,7 +309,7 @@ def test_a_sessions_row_has_its_outcome_its_cost_and_its_durations(world: World)
     # Each record of a session is a second after the one before it.
     assert [row[5] for row in found] == [0, 0, 1, 0, 0]
     assert found[3][4] == 1
-    sums = "calls, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros"
+    sums = "calls, tokens_in, tokens_out, model_cost_usd_nanos, tool_cost_usd_nanos"
     paid = client.fetch_rows(f"SELECT session_id, {sums} FROM v_sessions WHERE calls > 0 ORDER BY session_id")
     summed = ", ".join(f"sum({name}) AS {name}" for name in sums.split(", "))
     assert paid == client.fetch_rows(f"SELECT session_id, {summed} FROM v_usage_by GROUP BY ALL ORDER BY session_id")

@@ -10,6 +10,7 @@ OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "closed": "completed",
         "completed": "completed",
+        "user_idle": "completed",  # between turns, each of which had its answer
         "cancelled": "cancelled",
         "abnormal_termination": "failed",
         "forced": "failed",  # of a session in Error

@@ -260,6 +260,8 @@ def test_a_call_that_repeats_another_names_its_step() -> None:
     usage = call_events(memory)[-1].payload
     assert isinstance(usage, UsageRecorded)
     assert (usage.is_timeout_retry, usage.retry_of) == (True, started.envelope.step_id)
+
+
 class Unshowable:
     """A figure of which nothing can be read."""
 

@@ -37,5 +37,5 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN calls 'paid calls, each counted once, as in v_usage_calls',
     COMMENT COLUMN tokens_in 'tokens of the calls'' input',
     COMMENT COLUMN tokens_out 'tokens of the calls'' output',
-    COMMENT COLUMN model_cost_usd_micros 'cost of models in millionths of a US dollar',
-    COMMENT COLUMN tool_cost_usd_micros 'cost of tools in millionths of a US dollar';
+    COMMENT COLUMN model_cost_usd_nanos 'cost of models in billionths of a US dollar',
+    COMMENT COLUMN tool_cost_usd_nanos 'cost of tools in billionths of a US dollar';

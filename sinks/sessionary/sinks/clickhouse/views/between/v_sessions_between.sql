@@ -26,8 +26,8 @@ SELECT
     a.context_bytes_max AS context_bytes_max, h.events AS events, h.services AS services, h.agents AS agents,
     h.turns AS turns, h.tool_results AS tool_results, length(h.calls) AS calls,
     arraySum(x -> greatest(x.2, 0), h.calls) AS tokens_in, arraySum(x -> greatest(x.3, 0), h.calls) AS tokens_out,
-    arraySum(x -> greatest(x.4, 0), h.calls) AS model_cost_usd_micros,
-    arraySum(x -> greatest(x.5, 0), h.calls) AS tool_cost_usd_micros
+    arraySum(x -> greatest(x.4, 0), h.calls) AS model_cost_usd_nanos,
+    arraySum(x -> greatest(x.5, 0), h.calls) AS tool_cost_usd_nanos
 FROM
 (
     SELECT
@@ -63,7 +63,7 @@ LEFT JOIN
         arraySort(groupUniqArray(toString(service_id))) AS services, arraySort(groupUniqArray(agent_id)) AS agents,
         uniqExactIf(event_id, is_accepted AND NOT is_repeated_rejection AND event_type = 'message_appended') AS turns,
         uniqExactIf(event_id, is_accepted AND NOT is_repeated_rejection AND event_type = 'tool_call_succeeded') AS tool_results,
-        groupUniqArrayIf((event_id, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros),
+        groupUniqArrayIf((event_id, tokens_in, tokens_out, model_cost_usd_nanos, tool_cost_usd_nanos),
             is_accepted AND NOT is_repeated_rejection AND event_type = 'usage_recorded') AS calls
     FROM
     (
