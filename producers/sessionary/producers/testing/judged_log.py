@@ -401,7 +401,7 @@ class JudgedLog:
             quotas=self.judge.quotas.limits is not None,
             holder_epoch=row.holder_epoch,
             question=row.question,
-            answers=row.answers,
+            answers=list(row.answers),
             is_answer_new=is_answer_new(row),
             agents=[AgentMember(*agent) for agent in row.agents],
             migration=_migration_view(row),
