@@ -1,7 +1,8 @@
 """The client of an agent process: makes sessions, sends their events and heartbeats.
 
-Each verb is a line: the work is done by the modules of `client_core`. `async_client` is made of
-this text by `generation.async_faces`.
+Each verb is a line: the work is done by the modules of `client_core`. It is one module, so that a
+reader finds all verbs of a client in one place. `async_client` is made of this text by
+`generation.async_faces`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,6 +2,7 @@
 
     core           the parts that a process has once, also after a fork; clients of other tenants
     sessions       opens, attaches, claims and creates sessions; the start of a client
+    opening        where an id of the caller's own leads, and who of several creators has it
     task_reads     the questions about tasks
 
 The part of `AsyncSessionClient` that is written by hand is in `async_client_parts`.
