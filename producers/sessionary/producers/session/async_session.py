@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Self, Unpack
 
 from sessionary.producers.agents.async_agent import AsyncAgent
-from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.model_call import ModelCall, send_usage
 from sessionary.producers.context.scope import (
     BlockMetadata,
     EventMetadata,
@@ -333,9 +333,10 @@ class AsyncSession(OpenedLater):
 
     | left by | Active | Paused | Error |
     |---|---|---|---|
-    | the end of the block | `closed` | `cancelled` | `unrecoverable` |
+    | its end, `sys.exit(0)`, a stream's reader | `closed` | `cancelled` | `unrecoverable` |
     | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
-    | cancellation, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
+    | a cancellation, `KeyboardInterrupt` | `cancelled` | `cancelled` | `forced` |
+    | `sys.exit(3)` | `abnormal_termination` | `cancelled` | `forced` |
 
     A session that was detached, or that the processor has timed out, is left as it is. In the block
     the session is the current one: see `current_session`.
@@ -518,6 +519,9 @@ class AsyncSession(OpenedLater):
     ) -> str:
         """Report tokens and cost of one call of a model or a tool.
 
+        A figure that is no whole number is rounded or counts as 0, and `on_error` gets an
+        `Invalid`.
+
         Args:
             model: Name of the model.
             tokens_in: Tokens of the prompt.
@@ -531,13 +535,12 @@ class AsyncSession(OpenedLater):
         Returns:
             The event's id. Raises as `emit` does.
         """
+        core, fields = self.core, envelope_fields(metadata) if metadata else NO_FIELDS
+        usage = UsageRecorded(
+            model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
+        )
         return await hand_over(
-            self.core,
-            self.core.send_event,
-            UsageRecorded(
-                model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
-            ),
-            envelope_fields(metadata) if metadata else NO_FIELDS,
+            self.core, send_usage, usage, lambda usage: core.send_event(usage, fields), core.services.on_error
         )
 
     async def message(
