@@ -299,7 +299,7 @@ def test_the_end_of_a_process_ends_its_session_and_drains(
     assert [event.envelope.producer_seq for event in events] == list(range(1, 206))
     last = events[-1].payload
     assert isinstance(last, SessionTerminated)
-    assert last.reason == ("closed" if how == "exit" else "abnormal_termination")
+    assert last.reason == {"exit": "closed", "SIGINT": "cancelled", "SIGTERM": "abnormal_termination"}[how]
 
 
 def test_clean_up_requests_of_others_are_left_and_answered_ones_do_not_return(

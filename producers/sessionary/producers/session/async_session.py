@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Self, Unpack
 
 from sessionary.producers.agents.async_agent import AsyncAgent
-from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.model_call import ModelCall, send_usage
 from sessionary.producers.context.scope import (
     BlockMetadata,
     EventMetadata,
@@ -331,9 +331,10 @@ class AsyncSession(OpenedLater):
 
     | left by | Active | Paused | Error |
     |---|---|---|---|
-    | the end of the block | `closed` | `cancelled` | `unrecoverable` |
+    | its end, `sys.exit(0)`, a stream's reader | `closed` | `cancelled` | `unrecoverable` |
     | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
-    | cancellation, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
+    | a cancellation, `KeyboardInterrupt` | `cancelled` | `cancelled` | `forced` |
+    | `sys.exit(3)` | `abnormal_termination` | `cancelled` | `forced` |
 
     A session that was detached, that the processor has timed out, or that waits for a person's
     answer, is left as it is: see `ask`. In the block the session is the current one: see
@@ -525,6 +526,9 @@ class AsyncSession(OpenedLater):
     ) -> str:
         """Report tokens and cost of one call of a model or a tool.
 
+        A figure that is no whole number is rounded or counts as 0, and `on_error` gets an
+        `Invalid`.
+
         Args:
             model: Name of the model.
             tokens_in: Tokens of the prompt, with those that a cache gave or took.
@@ -544,25 +548,24 @@ class AsyncSession(OpenedLater):
         Returns:
             The event's id. Raises as `emit` does.
         """
+        core, fields = self.core, envelope_fields(metadata) if metadata else NO_FIELDS
+        usage = UsageRecorded(
+            model,
+            tokens_in,
+            tokens_out,
+            model_cost_usd_nanos,
+            tool_cost_usd_nanos,
+            is_timeout_retry,
+            retry_of,
+            cache_read_input_tokens,
+            cache_write_input_tokens,
+            reasoning_output_tokens,
+            response_id,
+            time_to_first_token_ms,
+            retries,
+        )
         return await hand_over(
-            self.core,
-            self.core.send_event,
-            UsageRecorded(
-                model,
-                tokens_in,
-                tokens_out,
-                model_cost_usd_nanos,
-                tool_cost_usd_nanos,
-                is_timeout_retry,
-                retry_of,
-                cache_read_input_tokens,
-                cache_write_input_tokens,
-                reasoning_output_tokens,
-                response_id,
-                time_to_first_token_ms,
-                retries,
-            ),
-            envelope_fields(metadata) if metadata else NO_FIELDS,
+            self.core, send_usage, usage, lambda usage: core.send_event(usage, fields), core.services.on_error
         )
 
     async def message(

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import importlib.util
 import io
+import ssl
 import urllib.request
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -51,7 +52,8 @@ def by_requests(request: Request) -> object:
 
 def by_httpx(request: Request, name: str = "httpx") -> object:
     library: Any = importlib.import_module(name)
-    with library.Client(timeout=request.seconds, trust_env=False, proxy=request.proxy) as client:
+    options = {"trust_env": False, "proxy": request.proxy, "verify": _trusted()}
+    with library.Client(timeout=request.seconds, **options) as client:
         return client.post(request.url, content=request.body).raise_for_status()
 
 
@@ -63,7 +65,8 @@ def by_async_httpx(request: Request) -> object:
     library: Any = importlib.import_module("httpx")
 
     async def post() -> object:
-        async with library.AsyncClient(timeout=request.seconds, trust_env=False, proxy=request.proxy) as client:
+        options = {"trust_env": False, "proxy": request.proxy, "verify": _trusted()}
+        async with library.AsyncClient(timeout=request.seconds, **options) as client:
             return (await client.post(request.url, content=request.body)).raise_for_status()
 
     return asyncio.run(post())
@@ -134,7 +137,13 @@ def by_anthropic(request: Request) -> object:
 
 
 def _httpx_of(library: Any, request: Request) -> Any:
-    return library.DefaultHttpxClient(trust_env=False, proxy=request.proxy)
+    return library.DefaultHttpxClient(trust_env=False, proxy=request.proxy, verify=_trusted())
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """Return the authorities of this machine, which take long to load."""
+    return ssl.create_default_context()
 
 
 class StatusError(Exception):

@@ -22,7 +22,7 @@ from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.codec import Decoder, Event, encode_event
-from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload, SessionActivity
+from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload, SessionActivity, UsageRecorded
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import CleanupRequest
@@ -288,8 +288,9 @@ def test_an_event_out_of_bounds_is_refused_at_the_call_and_takes_no_number() -> 
     with client:
         session = client.session(user_id="u")
         sent = len(memory.events())
+        usage = UsageRecorded(None, -5, 0, 0, 0, is_timeout_retry=False)
         calls: list[tuple[Callable[[], object], str]] = [
-            (lambda: session.usage(tokens_in=-5), "usage_recorded: tokens_in is -5; it must be from 0 to"),
+            (lambda: session.emit(usage), "usage_recorded: tokens_in is -5; it must be from 0 to"),
             (lambda: session.activity("k" * 257), "session_activity: kind has 257 characters, more than 256"),
             (lambda: session.pause("r" * 16_385), "session_paused: reason has 16385 characters, more than 16384"),
             (lambda: session.emit(SessionActivity("a"), run_id="r" * 257), "session_activity: run_id has 257"),

@@ -21,6 +21,7 @@ from sessionary.schemas.events import (
     SessionStarted,
     SessionStartFailed,
     SessionTerminated,
+    UsageRecorded,
 )
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT
@@ -31,6 +32,7 @@ from tests.core.fold_rig import FoldRig
 from tests.core.producers.judged_memory import JudgedMemory
 from tests.support.event_factory import EventFactory
 
+USAGE: Any = UsageRecorded(None, 0, 0, 0, 0, is_timeout_retry=False)
 STATES = [state for state in get_args(SessionStateName) if state != "UNKNOWN"]
 
 
@@ -117,8 +119,8 @@ def test_a_cyclic_state_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        (lambda s: s.usage(tokens_in=-5), "usage_recorded: tokens_in is -5; it must be from 0 to"),
-        (lambda s: s.usage(tokens_in="many"), "tokens_in is 'many', a str; allowed: int"),
+        (lambda s: s.emit(USAGE._replace(tokens_in=-5)), "usage_recorded: tokens_in is -5; it must be from 0 to"),
+        (lambda s: s.emit(USAGE._replace(tokens_in="many")), "tokens_in is 'many', a str; allowed: int"),
         (lambda s: s.activity(5), "kind is 5, an int; allowed: str"),
         (lambda s: s.pause(kind="tea"), "kind is 'tea'; allowed: manual, migration, review"),
         (lambda s: s.lifecycle.enter_phase("tea"), "phase is 'tea'; allowed: creating, validating"),
