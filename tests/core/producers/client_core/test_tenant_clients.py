@@ -223,7 +223,7 @@ def test_a_tenants_client_never_uses_another_tenants_token(acme: Acme) -> None:
     assert client.core.settings.api_token == SecretStr("of-acme")
 
 
-@pytest.mark.parametrize("token", ["", "a b", "a\n", "é", "\ud83d"])
+@pytest.mark.parametrize("token", ["", "a b", "a\nb", "é", "\ud83d"])
 def test_a_malformed_token_makes_no_client_and_is_not_shown(acme: Acme, token: str) -> None:
     client, _ = acme
     with pytest.raises(SettingsError, match=r"^SESSIONARY_API_TOKEN: ") as raised:
