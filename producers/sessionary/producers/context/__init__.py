@@ -7,6 +7,7 @@ Uses sessions and clients by protocols only; `session` and the clients are above
     model_call      `session.llm`: one call of a model
     run_beats       heartbeats of an attached run while it is silent
     traced_calls    `traced`: a decorator that reports each call of a function
+    captured_call   arguments and results that `traced(capture=True)` keeps
     callables       the name and the kind of a decorated callable
     call_counts     the numbers of equal calls in one attempt
     error_info      an exception as an event has it, and how a block ends that it leaves

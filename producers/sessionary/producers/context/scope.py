@@ -67,6 +67,15 @@ class AnyCore(Protocol):
         """Return the recorder of work in the session."""
         ...
 
+    def keep_value(
+        self, value: Any, what: str, artifact_type: str, fields: EnvelopeFields
+    ) -> tuple[str | None, str | None]:
+        """Return a value as an event has it, and the id of the artifact that has it if it is large.
+
+        Blocks while a large value is saved. Raises as the library does, and `Invalid`.
+        """
+        ...
+
 
 class AnySession(Protocol):
     """A `Session` or an `AsyncSession`."""

@@ -19,7 +19,7 @@ from sessionary.producers.context.scope import CallReporter, active_session, add
 from sessionary.producers.delivery.emitter import EnvelopeFields
 
 if TYPE_CHECKING:
-    from sessionary.producers.durable.captured_values import Capture, CapturedCall
+    from sessionary.producers.context.captured_call import Capture, CapturedCall
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def traced(
             except RuntimeError:  # an `AsyncSession` that is not open yet
                 return None
             events = tool_events(label, side_effect=side_effect) if is_tool else step_events(f"{kind} {label}")
-            captured = None if kept is None else kept.of_call(session.core.recorder(), args, kwargs)
+            captured = None if kept is None else kept.of_call(session.core, args, kwargs)
             return _QuietCall(reporter, ReportedCall(reporter, events), captured)
 
         return cast("F", functools.wraps(function)(_wrapper_for(function, new_call)))
@@ -87,8 +87,7 @@ def traced(
 
 
 def _new_capture(function: _Function, label: str, omit: str | Iterable[str], *, is_tool: bool) -> "Capture":
-    # It uses what is above this folder, and is loaded only where calls are captured.
-    from sessionary.producers.durable.captured_values import Capture
+    from sessionary.producers.context.captured_call import Capture  # loaded only where calls are captured
 
     return Capture(function, label, omit, is_tool=is_tool)
 
@@ -104,7 +103,7 @@ class _QuietCall:
             self._reporter = reporter._replace(may_block=True)
 
     def send_start(self) -> None:
-        given = None if self._captured is None else self._kept(self._captured.input_text, None)
+        given = None if self._captured is None else self._keep(self._captured.input_text, None)
         self._send_quietly(lambda: self._call.send_start(given))
 
     def send_end(self, error: BaseException | None, result: Any = None) -> None:
@@ -113,7 +112,7 @@ class _QuietCall:
         def keep_output() -> Output:
             if self._captured is None:
                 return NO_OUTPUT
-            return self._kept(functools.partial(self._captured.output_of, result), NO_OUTPUT)
+            return self._keep(functools.partial(self._captured.output_of, result), NO_OUTPUT)
 
         self._send_quietly(lambda: self._call.send_end(error, keep_output=keep_output))
 
@@ -142,14 +141,14 @@ class _QuietCall:
         if self._captured is not None:
             self._captured.begin_items()
 
-    def watched(self, items: "Generator[Any, Any, Any]") -> "Generator[Any, Any, Any]":
+    def watch_items(self, items: "Generator[Any, Any, Any]") -> "Generator[Any, Any, Any]":
         """Return a generator whose items are noted; the same one if nothing is captured."""
         if self._captured is None:
             return items
         self._captured.begin_items()
         return _WatchedItems(items, self.note_item)
 
-    def _kept(self, keep: Callable[[EnvelopeFields], T], nothing: T) -> T:
+    def _keep(self, keep: Callable[[EnvelopeFields], T], nothing: T) -> T:
         try:
             return keep(self._call.inner_metadata)
         except Exception as error:  # noqa: BLE001 - as below; the call is reported without the value
@@ -234,7 +233,7 @@ def _end_after_block(call: "_QuietCall") -> Iterator[None]:
 def _generate(call: "_QuietCall", items: "Generator[Any, Any, Any]") -> "Generator[Any, Any, Any]":
     # Without metadata: what a generator sets in its context, its consumer would see.
     with _end_after_block(call):
-        return (yield from call.watched(items))
+        return (yield from call.watch_items(items))
 
 
 async def _generate_async(call: "_QuietCall", items: "AsyncGenerator[Any, Any]") -> AsyncGenerator[Any, Any]:

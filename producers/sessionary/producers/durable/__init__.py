@@ -13,6 +13,5 @@ First the public modules, then their parts:
     errors           runs that cannot continue, calls that are not made
     flow             work as a generator, for threads and for asyncio
     large_values     values that are too large for events, kept as artifacts
-    captured_values  arguments and results that `traced(capture=True)` keeps
     call_keys     idempotency keys of calls, and canonical JSON (RFC 8785); pure
 """

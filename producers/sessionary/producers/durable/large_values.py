@@ -9,7 +9,7 @@ from sessionary.producers.durable.errors import ResultTooLarge
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid, SettingsError, Unavailable
 from sessionary.producers.ports import Json, OnError
-from sessionary.producers.process.safe_text import JSON_BYTES_MAX, any_json_text, replace_surrogates
+from sessionary.producers.process.safe_text import JSON_BYTES_MAX, any_json_text
 from sessionary.producers.verdicts.begun_work import VALUE_TYPES
 from sessionary.schemas.events import Payload
 
@@ -127,22 +127,6 @@ def is_stored_text(stored: str, text: str) -> bool:
     if not reference:
         return stored == text
     return reference.rpartition(":")[2] == hashlib.sha256(text.encode()).hexdigest()
-
-
-def text_with_type(value: object) -> Json:
-    """Return a value that JSON cannot hold as its text and the name of its type."""
-    try:
-        text = replace_surrogates(f"{value}")
-    except Exception as broken:  # noqa: BLE001 - the class is the user's
-        text = f"(its text cannot be made: {type(broken).__name__})"
-    return {"text": text, "type": type_name(value)}
-
-
-def type_name(value: object) -> str:
-    """Return the name of a value's type, with its module unless it is a builtin."""
-    kind = type(value)
-    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return f"{module}{kind.__qualname__}"
 
 
 def _reference_in(value: Json) -> str | None:

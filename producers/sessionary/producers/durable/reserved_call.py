@@ -24,11 +24,11 @@ from sessionary.producers.durable.large_values import (
     load_value,
     lost_text,
     store_value,
-    text_with_type,
 )
 from sessionary.producers.durable.recorder import Judged, Recorder, wait_recorded
 from sessionary.producers.errors import Invalid, Rejected, SessionaryError, Unavailable
 from sessionary.producers.ports import Json
+from sessionary.producers.process.safe_text import text_with_type
 from sessionary.producers.run_ports import CallView, LogPosition
 from sessionary.schemas.events import Payload, ToolCallResolved, ToolCallStarted, ToolCallSucceeded
 from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent

@@ -114,3 +114,19 @@ def _describe_foreign_key(value: Any, path: str) -> str:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     form = "{}.{}" if isinstance(value, dict) else "{}[{}]"
     return next(filter(None, (_describe_foreign_key(item, form.format(path, key)) for key, item in items)), "")
+
+
+def text_with_type(value: object) -> dict[str, str]:
+    """Return a value that JSON cannot hold as its text and the name of its type."""
+    try:
+        text = replace_surrogates(f"{value}")
+    except Exception as broken:  # noqa: BLE001 - the class is the user's
+        text = f"(its text cannot be made: {type(broken).__name__})"
+    return {"text": text, "type": type_name(value)}
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type, with its module unless it is a builtin."""
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"

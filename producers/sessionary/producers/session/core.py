@@ -25,6 +25,7 @@ from sessionary.producers.context.scope import (
 )
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.flow import Flow, run_flow
+from sessionary.producers.durable.large_values import StoredText, store_value
 from sessionary.producers.durable.recorder import REAL_WAITS, Recorder
 from sessionary.producers.errors import (
     AuthenticationFailed,
@@ -38,7 +39,7 @@ from sessionary.producers.errors import (
     SessionTimeout,
     SettingsError,
 )
-from sessionary.producers.ports import Control, HeartbeatTimer, OnError, OnReceipt, SessionView
+from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.run_ports import LogPosition, RunReads, Waits
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
@@ -524,6 +525,10 @@ class SessionCore:
             self._change_begun,
             lambda: view.question is not None,
         )
+
+    def keep_value(self, value: Json, what: str, artifact_type: str, fields: EnvelopeFields) -> StoredText:
+        """Return a value as an event of this session has it; blocks and raises as `store_value`."""
+        return store_value(self.recorder(), value, what, artifact_type, fields)
 
     def _change_begun(self, change: Callable[[BegunWork], None]) -> None:
         if not self.emitter.gate.of_parent:  # in a forked child the parent counts

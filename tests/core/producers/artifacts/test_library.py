@@ -47,22 +47,22 @@ def test_an_artifact_is_stored_then_reported_and_its_reference_gives_it_back(tmp
 def test_an_artifact_has_the_name_and_the_media_type_of_its_file(tmp_path: Path) -> None:
     client, memory = memory_client()
     library = ArtifactLibrary(tmp_path)
-    file = {"file_name": "Übersicht Mai (2).pdf", "media_type": "application/pdf"}
+    file = ("Übersicht Mai (2).pdf", "application/pdf")
     with client, client.session(user_id="u") as session:
-        saved = library.save(session, b"%PDF", "invoice", **file)
+        saved = library.save(session, b"%PDF", "invoice", file_name=file[0], media_type=file[1])
         stream = library.stream(session, "log", file_name="log.txt", media_type="text/plain; charset=utf-8")
         stream.append("a")
         again = library.stream(session, "log", artifact_id=stream.artifact_id, file_name="log.txt")
         completed = again.complete()
         found = session.records.artifacts()
-    assert (saved.file_name, saved.media_type) == tuple(file.values())
+    assert (saved.file_name, saved.media_type) == file
     assert completed.file_name == "log.txt"
     assert [(each.file_name, each.media_type) for each in found] == [
-        tuple(file.values()),
+        file,
         ("log.txt", "text/plain; charset=utf-8"),
     ]
     created = [event.payload for event in memory.events() if isinstance(event.payload, ArtifactCreated)]
-    assert created[0] == ArtifactCreated(saved.artifact_id, "invoice", saved.uri, *file.values())
+    assert created[0] == ArtifactCreated(saved.artifact_id, "invoice", saved.uri, *file)
     assert memory.rejections() == []
 
 

@@ -293,7 +293,7 @@ class AwayStore:
         return {"uri": lambda name: name}.get(name, refuse)
 
 
-@pytest.mark.parametrize("library", [None, ArtifactLibrary(AwayStore())], ids=["none", "away"])  # type: ignore[arg-type]
+@pytest.mark.parametrize("library", [None, ArtifactLibrary(AwayStore())], ids=["none", "away"])
 def test_a_value_larger_than_an_event_is_cut_with_a_mark(library: ArtifactLibrary | None) -> None:
     @traced("tool", capture=True)
     def echo(text: str, place: str) -> str:
@@ -317,7 +317,7 @@ def test_many_values_that_do_not_fit_together_are_cut() -> None:
 
 
 def test_the_store_s_fault_is_told() -> None:
-    client, memory = memory_client(artifacts=ArtifactLibrary(AwayStore()))  # type: ignore[arg-type]
+    client, memory = memory_client(artifacts=ArtifactLibrary(AwayStore()))
     errors: list[Exception] = []
     client.core.services = client.core.services._replace(on_error=errors.append)
 
@@ -372,7 +372,7 @@ def test_a_generator_is_used_as_before() -> None:
     @traced("plan", capture=True)
     def talk() -> Iterator[str]:
         try:
-            heard = yield "a"  # type: ignore[misc]
+            heard = yield "a"
             yield f"heard {heard}"
         except KeyError:
             yield "caught"

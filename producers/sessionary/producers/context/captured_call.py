@@ -5,21 +5,12 @@ from typing import Any, Final
 
 from sessionary.producers.context.callables import CallArguments
 from sessionary.producers.context.reported_block import Output
+from sessionary.producers.context.scope import AnyCore
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.durable.large_values import (
-    STEP_INPUT,
-    STEP_OUTPUT,
-    TOOL_ARGUMENTS,
-    TOOL_RESULT,
-    VALUE_BYTES_MAX,
-    store_value,
-    text_with_type,
-    type_name,
-)
-from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid
-from sessionary.producers.process.safe_text import any_json_text
+from sessionary.producers.process.safe_text import any_json_text, text_with_type, type_name
 
+KEPT_BYTES: Final = 256 << 10  # of the JSON of what a generator yields, and of arguments that are not cut
 CUT_CHARACTERS: Final = 16 << 10  # of the JSON of a value that nothing can hold whole
 CUT_MARK: Final = "…"
 _DEPTH_MAX: Final = 8  # of containers that are looked into for the value that JSON cannot hold
@@ -31,7 +22,7 @@ class Capture:
     def __init__(self, function: Callable[..., Any], label: str, omit: str | Iterable[str], *, is_tool: bool) -> None:
         """Take what is left out. Raises `Invalid` for a name that the function does not take."""
         self.label = label
-        self.types = (TOOL_ARGUMENTS, TOOL_RESULT) if is_tool else (STEP_INPUT, STEP_OUTPUT)
+        self.types = ("tool_arguments", "tool_result") if is_tool else ("step_input", "step_output")
         self._omit = frozenset((omit,) if isinstance(omit, str) else omit)
         try:
             self._arguments: CallArguments | None = CallArguments(function)
@@ -45,11 +36,11 @@ class Capture:
                 f"{', '.join(self._arguments.names)}",
             )
 
-    def of_call(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "CapturedCall":
-        """Return what keeps the values of one call."""
-        return CapturedCall(self, recorder, args, kwargs)
+    def of_call(self, core: AnyCore, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "CapturedCall":
+        """Return what keeps the values of one call in the session of `core`."""
+        return CapturedCall(self, core, args, kwargs)
 
-    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def name_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, without those that are left out. Raises `TypeError`."""
         if self._arguments is not None:
             return self._arguments.bind(args, kwargs, self._omit)
@@ -61,20 +52,20 @@ class Capture:
 class CapturedCall:
     """Keeps the values of one call. Its methods block while a large value is saved."""
 
-    def __init__(self, capture: Capture, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._capture, self._recorder, self._args, self._kwargs = capture, recorder, args, kwargs
+    def __init__(self, capture: Capture, core: AnyCore, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._capture, self._core, self._args, self._kwargs = capture, core, args, kwargs
         self._items: list[str] | None = None  # as JSON: what is yielded may change later
         self._size = self._more = 0
 
     @property
     def may_wait(self) -> bool:
         """Whether a value may have to be saved."""
-        return self._recorder.artifacts is not None
+        return self._core.recorder().artifacts is not None
 
     def input_text(self, fields: EnvelopeFields) -> str | None:
         """Return the arguments as an event has them; None if they do not fit the function."""
         try:
-            given = self._capture.named(self._args, self._kwargs)
+            given = self._capture.name_arguments(self._args, self._kwargs)
         except TypeError:
             return None  # the call itself raises it
         self._args, self._kwargs = (), {}  # not kept alive for as long as the call lasts
@@ -83,14 +74,14 @@ class CapturedCall:
 
         def cut() -> object:
             sizes = {name: len(any_json_text(value, name).encode()) for name, value in held.items()}
-            fitting = VALUE_BYTES_MAX // share
+            fitting = KEPT_BYTES // share
             return {
                 name: value if sizes[name] <= fitting else cut_value(given[name], value, share)
                 for name, value in held.items()
             }
 
         what = f"the arguments of {self._capture.label}"
-        return _store(self._recorder, held, what, self._capture.types[0], fields, cut)[0]
+        return _store(self._core, held, what, self._capture.types[0], fields, cut)[0]
 
     def output_of(self, result: Any, fields: EnvelopeFields) -> Output:
         """Return the result as an event has it, or what was yielded."""
@@ -99,7 +90,7 @@ class CapturedCall:
             return f"[{','.join([*self._items, *mark])}]", None
         held = json_value(result)
         what = f"the result of {self._capture.label}"
-        return _store(self._recorder, held, what, self._capture.types[1], fields, lambda: cut_value(result, held))
+        return _store(self._core, held, what, self._capture.types[1], fields, lambda: cut_value(result, held))
 
     def begin_items(self) -> None:
         """Let what is yielded be the call's result."""
@@ -110,7 +101,7 @@ class CapturedCall:
         if self._items is not None and not self._more:
             text = any_json_text(json_value(item), "item")
             self._size += len(text.encode())
-            if self._size <= VALUE_BYTES_MAX:
+            if self._size <= KEPT_BYTES:
                 self._items.append(text)
                 return
         self._more += 1
@@ -147,12 +138,13 @@ def cut_value(value: object, held: Any, share: int = 1) -> dict[str, object]:
 
 
 def _store(
-    recorder: Recorder, held: Any, what: str, artifact_type: str, fields: EnvelopeFields, cut: Callable[[], object]
+    core: AnyCore, held: Any, what: str, artifact_type: str, fields: EnvelopeFields, cut: Callable[[], object]
 ) -> Output:
     """Return a value as an event has it: whole, as the reference of an artifact, or cut."""
     try:
-        return store_value(recorder, held, what, artifact_type, fields)
+        return core.keep_value(held, what, artifact_type, fields)
     except Exception as error:  # noqa: BLE001 - of the store, or no room for an artifact: its beginning is kept
+        recorder = core.recorder()
         if recorder.artifacts is not None:
             recorder.on_error(error)
     return any_json_text(cut(), what), None
