@@ -78,4 +78,4 @@ def work(job: Job, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:], work=work)
+    main(sys.argv[1], sys.argv[2], work)

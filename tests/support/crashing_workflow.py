@@ -118,4 +118,4 @@ def read_ended(text: str) -> Mapping[str, list[Ended]]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2])

@@ -104,7 +104,11 @@ def test_a_function_works_in_its_session_and_its_events_name_the_task() -> None:
         session.activity("llm")
         session.update_state({"done": 1})
         in_thread: list[object] = []
-        thread = threading.Thread(target=session.bind(lambda: in_thread.append(current_session())))
+
+        def note() -> None:
+            in_thread.append(current_session())
+
+        thread = threading.Thread(target=session.bind(note))
         thread.start()
         thread.join()
         assert in_thread == [session]
@@ -427,7 +431,7 @@ def test_a_cancellation_that_comes_too_late_says_so() -> None:
             stage.attempt(request).carry_out({"work": lambda ctx, given: "done"})
         return found
 
-    reads.fetch_task = fetch_late  # type: ignore[method-assign]
+    reads.fetch_task = fetch_late  # type: ignore[method-assign, assignment]
     assert stage.client.cancel_task(task_id) == {"error": "task not cancelled. Current status: completed"}
     assert rejected(stage) == [("run_cancelled", "illegal_transition")]
 
@@ -525,7 +529,7 @@ def test_a_task_works_in_full_whatever_became_of_its_session(state: str) -> None
     if state == "Paused":
         stage.session.pause("manual")
     elif state == "Error":
-        stage.session.error("broken", retryable=True)
+        stage.session.error(ErrorInfo("retryable", "broken", "broken"))
     elif state == "Terminated":
         stage.session.close()
     else:
