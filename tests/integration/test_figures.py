@@ -288,6 +288,8 @@ def _aged_pipeline(rows: AgedRows) -> None:
 # Those of runs, which are kept for another time, are asked in `test_aged_runs`.
 KEPT = (
     ("SELECT count() AS n, sum(timeouts) AS t, sum(events) AS e FROM v_sessions", (3, 3, 9)),
+    ("SELECT sum(calls) AS n, sum(tokens_in) AS t FROM v_sessions", (3, 300)),
+    ("SELECT count() AS n FROM v_tool_calls", (0,)),
     ("SELECT count() AS n, uniqExact(state) AS s FROM v_state_names", (3, 1)),
     ("SELECT count() AS n, countIf(reason = 'text') AS r FROM v_transitions", (6, 1)),
     ("SELECT count() AS n, countIf(reason = 'text') AS r FROM v_timeouts", (3, 1)),

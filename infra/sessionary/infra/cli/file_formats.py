@@ -54,7 +54,7 @@ def find_bytes(client: _QueryClient, query: str) -> dict[str, str]:
     texts = {row["name"]: row["type"] for row in client.fetch_rows(f"DESCRIBE ({query}\n)") if "String" in row["type"]}
     if not texts:
         return {}
-    checks = ", ".join(f"max(NOT isValidUTF8(toString({_quoted(name)}))) AS c{n}" for n, name in enumerate(texts))
+    checks = ", ".join(f"max(NOT isValidUTF8(toString({_quote_name(name)}))) AS c{n}" for n, name in enumerate(texts))
     (found,) = client.fetch_rows(f"SELECT {checks} FROM ({query}\n)")
     odd = dict(zip(texts, found.values(), strict=True))
     return {name: kind for name, kind in texts.items() if name.endswith("_bytes") or odd[name]}
@@ -65,14 +65,14 @@ def encode_bytes(query: str, columns: dict[str, str]) -> str:
 
     In a column of several texts, such as headers, the server replaces what is not UTF-8.
     """
-    plain = [_quoted(name) for name, kind in columns.items() if _ONE_TEXT.fullmatch(kind)]
+    plain = [_quote_name(name) for name, kind in columns.items() if _ONE_TEXT.fullmatch(kind)]
     if not plain:
         return query
     replaced = ", ".join(f"base64Encode({name}) AS {name}" for name in plain)
     return f"SELECT * REPLACE ({replaced}) FROM ({query}\n)"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     escaped = name.replace("\\", "\\\\").replace("`", "\\`")
     return f"`{escaped}`"
 
