@@ -23,8 +23,8 @@ _TYPES = (
     "Nullable(String)",  # the envelope
     "String", "Nullable(String)", "Nullable(String)", "Array(Tuple(`name` String, `value` String))",
     "String", "DateTime64(6, 'UTC')", "Nullable(DateTime64(6, 'UTC'))", "DateTime('UTC')", "String", "UInt32",
-    "Nullable(String)", "Int64", "Int64", "Int64", "Int64", "Bool",
-    "Nullable(Int64)", "Nullable(UInt64)", "Nullable(Int64)",  # figures
+    "Nullable(String)", "Int64", "Int64", "Int64", "Int64", "Bool", "Int64", "Int64", "Int64", "Int64",
+    "Nullable(Int64)", "Nullable(Int64)", "Nullable(UInt64)", "Nullable(Int64)",  # figures
     "String",  # text of a time
 )
 _ENVELOPE_AT = 4  # the envelope's first column
