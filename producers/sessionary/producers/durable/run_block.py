@@ -365,9 +365,7 @@ class Run(ReportedBlock):
 
     @property
     def last_checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint that the run had when it was resumed, without `data`; None if it had
-        none.
-        """
+        """The last checkpoint as the run was resumed, without `data`; None if it had none."""
         return self._steps.progress.last
 
     def checkpoint(
@@ -383,9 +381,9 @@ class Run(ReportedBlock):
     ) -> str:
         """Record how far the run got, so that it can resume there. Returns the checkpoint's id.
 
-        `items` and tools with an effect save checkpoints by themselves. A run remembers its last
-        checkpoint: within the loop over `items`, one without a `processed_count` has the list as
-        its operation and the list's place, and names its own operation as the stage.
+        `items` and tools with an effect save checkpoints by themselves. Within the loop over
+        `items`, one without a `processed_count` has the list's place, and names its operation as
+        the stage: a run remembers one checkpoint.
 
         Args:
             kind: The point that the run has reached, if it is one of the usual points: `plan_made`,
@@ -490,11 +488,10 @@ class Run(ReportedBlock):
         self._metadata = added_metadata(self._reporter.session_id, self._inner_metadata(), self._steps.place())
         self._metadata.__enter__()
 
-    def continued(self, known: KnownRun) -> AbstractContextManager[None]:
-        """Return a block in which the run continues from its records.
+    def continue_from(self, known: KnownRun) -> AbstractContextManager[None]:
+        """Return a block in which the run continues; the worker of a task begins and ends it.
 
-        It neither begins nor ends the run: the worker of a task does. Blocks while it asks for the
-        run's artifacts. Raises as `RunReads` does.
+        Blocks while it asks for the run's artifacts. Raises as `RunReads` does.
         """
         self._adopt(known)
         self._count_known(known, self._read_artifact_ids(known))

@@ -349,7 +349,7 @@ class TaskAttempt:
         session = AsyncSession(self._core) if kind_of(function) == "coroutine" else Session(self._core)
         block = enter_block(session)
         try:
-            with run.continued(known):
+            with run.continue_from(known):
                 result = function(context, given)
                 if inspect.iscoroutine(result):
                     result = self._await(result)
