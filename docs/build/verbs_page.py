@@ -125,8 +125,9 @@ def _parameter(arg: ast.arg, default: ast.expr | None, constants: Mapping[str, o
     """Return a parameter with its default; a constant's value says more than its name."""
     if default is None:
         return arg.arg
-    is_constant = isinstance(default, ast.Name) and default.id in constants
-    return f"{arg.arg}={constants[default.id]!r}" if is_constant else f"{arg.arg}={ast.unparse(default)}"
+    if isinstance(default, ast.Name) and default.id in constants:
+        return f"{arg.arg}={constants[default.id]!r}"
+    return f"{arg.arg}={ast.unparse(default)}"
 
 
 @cache

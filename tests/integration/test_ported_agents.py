@@ -74,7 +74,7 @@ class ChatService:
     def is_up(self) -> bool:
         try:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{self._port}/openapi.json", timeout=10) as page:
-                return page.status == 200
+                return bool(page.status == 200)
         except OSError:
             return False
 

@@ -12,7 +12,7 @@ from sessionary.producers.ports import Ports
 # The ports of a client through which anything leaves it, and their methods.
 GUARDED_PORTS: Final = {
     "transport": ("send",),
-    "control": ("fetch_session", "fetch_verdict"),
+    "control": ("fetch_session",),
     "tasks": ("fetch_task",),
     "runs": ("fetch_run", "fetch_steps", "fetch_step", "fetch_calls", "fetch_call"),
 }
