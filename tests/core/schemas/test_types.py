@@ -102,7 +102,7 @@ def test_a_schema_says_what_the_first_line_of_its_class_says(cls: Any) -> None:
 
 
 def test_limits_are_built_from_what_differs() -> None:
-    assert types.Limits() == (*[None] * 13, False)
+    assert types.Limits() == (*[None] * 14, False)
     assert types.Limits(idle_ms=600_000) == types.Limits()._replace(idle_ms=600_000)
     event = example_event(SessionCreated)
     event = event._replace(payload=SessionCreated(types.Limits(idle_ms=600_000), example(types.Snapshot)))
