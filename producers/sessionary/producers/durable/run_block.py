@@ -1,4 +1,7 @@
-"""One run of a task as events: its start, its steps, its progress, and how it ended."""
+"""One run of a task as events: its start, its steps, its progress, and how it ended.
+
+It is one module because the admission of a run, its resumption and its block share one state.
+"""
 
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
