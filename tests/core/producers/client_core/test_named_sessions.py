@@ -293,7 +293,7 @@ def test_an_id_leads_to_the_newest_of_its_sessions(given: str, links: int) -> No
     for _ in range(links):
         session = client.open(given, user_id="u1")
         opened.append(session.session_id)
-        session.lifecycle.cancel()
+        session.cancel()
     newest = client.open(given, user_id="u1")
     assert len({*opened, newest.session_id}) == links + 1
     assert other_client(memory).open(given, user_id="u1").session_id == newest.session_id
@@ -307,7 +307,7 @@ def test_an_id_leads_to_the_newest_of_its_sessions(given: str, links: int) -> No
 def test_a_session_that_was_archived_is_continued_too() -> None:
     client, memory = memory_client()
     first = client.open("thread-42", user_id="u1")
-    first.lifecycle.cancel()
+    first.cancel()
     memory.advance(ARCHIVED_S)
     second = client.open("thread-42", user_id="u1")
     assert second.session_id == successor_id("acme", first.session_id)
@@ -317,10 +317,10 @@ def test_a_session_that_was_archived_is_continued_too() -> None:
 def test_an_id_leads_to_the_newest_although_the_first_one_is_forgotten() -> None:
     client, memory = memory_client()
     first = client.open("thread-42", user_id="u1")
-    first.lifecycle.cancel()
+    first.cancel()
     memory.advance(10 * 86_400)
     second = client.open("thread-42", user_id="u1")
-    second.lifecycle.cancel()
+    second.cancel()
     memory.advance(6 * 86_400)
     unknown = KnownSession(first.session_id, "", 0, None, -1, None)
     assert memory.poll_sessions([unknown], 1.0).sessions[0].state is None
@@ -331,7 +331,7 @@ def test_an_id_leads_to_the_newest_although_the_first_one_is_forgotten() -> None
     ("end", "reason"),
     [
         (lambda session: session.complete(), "completed"),
-        (lambda session: session.lifecycle.cancel(), "cancelled"),
+        (lambda session: session.cancel(), "cancelled"),
         (lambda session: session.close(), "closed"),
         (lambda session: session.lifecycle.force_close(), "abnormal_termination"),
     ],

@@ -307,7 +307,7 @@ def test_an_error_that_leaves_the_block_of_the_session_ends_it_as_ever(error: Ba
 ENDS: dict[str, tuple[Callable[[Session], object], str]] = {
     "close": (lambda session: session.close(), "closed"),
     "complete": (lambda session: session.complete(), "completed"),
-    "cancel": (lambda session: session.lifecycle.cancel(), "cancelled"),
+    "cancel": (lambda session: session.cancel(), "cancelled"),
     "force_close": (lambda session: session.lifecycle.force_close(), "abnormal_termination"),
 }
 
