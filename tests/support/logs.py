@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-FOLDER_VARIABLE = "SESSIONARY_TEST_LOGS"
+FOLDER_VARIABLE = "TESTS_LOGS"
 _ROOT = Path(__file__).parents[2] / "build" / "logs"
 _RUNS_KEPT = 5
 

@@ -13,8 +13,8 @@ from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.cluster import LocalBroker
 from tests.support.logs import log_folder
 
-BOOTSTRAP_VARIABLE = "SESSIONARY_TEST_BOOTSTRAP"
-CLICKHOUSE_VARIABLE = "SESSIONARY_TEST_CLICKHOUSE_URL"
+BOOTSTRAP_VARIABLE = "TESTS_BOOTSTRAP"
+CLICKHOUSE_VARIABLE = "TESTS_CLICKHOUSE_URL"
 
 
 class Stack:

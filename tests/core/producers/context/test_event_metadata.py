@@ -137,7 +137,11 @@ def test_each_verb_that_takes_metadata_is_among_these() -> None:
     for face, flat in enumerate((Session, AsyncSession)):
         grouped = {f"{group}.{name}" for group, faces in GROUPS.items() for name in marked_verbs(faces[face])}
         assert marked_verbs(flat) | grouped == VERBS.keys()
-    assert marked_verbs(SessionClient) == marked_verbs(AsyncSessionClient) == {"create", "session", "attach", "claim"}
+    assert (
+        marked_verbs(SessionClient)
+        == marked_verbs(AsyncSessionClient)
+        == {"create", "session", "open", "attach", "claim"}
+    )
 
 
 def use_verb(client: SessionClient, verb: str, metadata: EventMetadata) -> None:

@@ -294,7 +294,11 @@ def test_a_turn_that_is_left_by_an_error_ends_and_the_session_waits() -> None:
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(ZeroDivisionError(), "unrecoverable"), (KeyboardInterrupt(), "abnormal_termination")],
+    [
+        (ZeroDivisionError(), "unrecoverable"),
+        (KeyboardInterrupt(), "cancelled"),
+        (SystemExit(3), "abnormal_termination"),
+    ],
 )
 def test_an_error_that_leaves_the_block_of_the_session_ends_it_as_ever(error: BaseException, reason: str) -> None:
     client, memory = memory_client()

@@ -124,10 +124,7 @@ def test_a_cyclic_state_is_an_error() -> None:
         (lambda s: s.activity(5), "kind is 5, an int; allowed: str"),
         (lambda s: s.pause(kind="tea"), "kind is 'tea'; allowed: manual, migration, review"),
         (lambda s: s.lifecycle.enter_phase("tea"), "phase is 'tea'; allowed: creating, validating"),
-        (
-            lambda s: s.usage(retry_of=7),
-            "retry_of is 7, an int; allowed: None, str",
-        ),
+        (lambda s: s.emit(USAGE._replace(retry_of=7)), "retry_of is 7, an int; allowed: None, str"),
         (lambda s: s.emit(SessionActivity("llm", None), run_seq="1"), "envelope.run_seq is '1', a str"),
     ],
 )
