@@ -36,6 +36,7 @@ class RunModel(QuotaModel):
     def __init__(self) -> None:
         super().__init__()
         self.resume_ms = DAY_MS  # by the rules in force
+        self.begun_again = 0  # limits of runs that ended while their session was paused
         self.run_graves: dict[bytes, int] = {}  # when the tombstones of vanished runs vanish
         self.last_transition = ""  # of the record or deadline that is judged now
         self.last_reason = ""  # of that transition, if a deadline made it
@@ -266,6 +267,7 @@ class RunModel(QuotaModel):
         """Fail a run whose deadline has passed; in a pause of its session it begins again."""
         if reason == "attached_limit" and self.rows[key]["state"] == "Paused":
             self.runs[name]["due_at"] = self.now + self.runs[name]["limit"]
+            self.begun_again += 1
             return
         self.runs[name]["error_class"] = "retryable"
         due, fired = instant * 1000, self.now * 1000

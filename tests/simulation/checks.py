@@ -108,8 +108,9 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
     fold = world.cluster.owner(partition).fold
     timers = sum(outcome.counts.timers for outcome in outputs.outcomes)
     reported = sum("fired_at" in line for line in oracle.audits)
-    if timers != reported + len(oracle.pending):
-        found.append(f"{timers} timers, {reported} and {len(oracle.pending)} pending ones by the oracle")
+    unreported = len(oracle.pending) + oracle.begun_again
+    if timers != reported + unreported:
+        found.append(f"{timers} timers, {reported} reported and {unreported} other ones by the oracle")
     found += compared_children(fold, oracle)
     standing = fold.next_deadline_ms
     if standing != oracle.next_deadline():

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 
 from tests.auditor.decoding import ACTIVATION, SKIPS, VERDICT, Decision, Rejection, decisions_of, read_event
 from tests.simulation.adapter import LogRecord
-from tests.simulation.outputs import Written, decisions_in, lives_of
+from tests.simulation.outputs import Life, Written, decisions_in, lives_of
 from tests.simulation.world import OUTAGE_GRACE_MS, OUTAGE_MS
+
+_ANSWERS = frozenset({"approved", "denied", "expired"})
+_HOLD_MS = 24 * 3_600_000
 
 
 def check_timeouts(log: list[LogRecord], outputs: Written) -> Iterator[str]:
@@ -28,6 +31,11 @@ def check_timeouts(log: list[LogRecord], outputs: Written) -> Iterator[str]:
         # Its silence counts from here on, whatever resumed it.
         if line.transition in ("T05", "T07") or line.migration_step == "completed":
             signs.setdefault(life[0], []).append((line.source_offset, clocks[line.source_offset]))
+    answers: dict[Life, list[tuple[tuple[int, int], int]]] = {}
+    for life, line in lives_of(outputs):
+        if line.transition == "T05" and line.reason_code in _ANSWERS:
+            ms = clocks[line.source_offset] if line.due_at is None else line.due_at // 1_000
+            answers.setdefault(life, []).append(((line.source_offset, line.source_n), ms))
     for life, line in fired:
         offset, at = line.source_offset, clocks[line.source_offset]
         due_ms = (line.due_at or 0) // 1_000
@@ -44,7 +52,10 @@ def check_timeouts(log: list[LogRecord], outputs: Written) -> Iterator[str]:
             budget = _budget(log, births[life])
             # The silence counts from the end of an outage: no agent could be heard before.
             since = {heard, *(ms for _, ms in outages if ms > heard)}
-            if due_ms - budget not in since:
+            # An answer that none has heard leaves its agent as long as the question had.
+            unheard = {ms for place, ms in answers.get(life, ()) if place < (offset, line.source_n) and ms > heard}
+            patience = max(budget, _limits(log, births[life])["hold_ms"] or _HOLD_MS)
+            if due_ms - budget not in since and due_ms - patience not in since | unheard:
                 yield f"{life}: inactive, due {due_ms}, though heard at {heard}; its budget is {budget}"
 
 
@@ -112,7 +123,12 @@ def _signs_of_life(
 
 def _budget(log: list[LogRecord], birth: int) -> int:
     """Return the session's model + tool + network limits, in ms."""
-    created = next(record for record in log if record.offset == birth)
-    limits = read_event(created.value)[1]["limits"]
+    limits = _limits(log, birth)
     parts = (("model_ms", 30_000), ("tool_ms", 20_000), ("network_ms", 10_000))
-    return sum(default if limits[name] is None else limits[name] for name, default in parts)
+    return sum(limits[name] or default for name, default in parts)
+
+
+def _limits(log: list[LogRecord], birth: int) -> dict[str, int | None]:
+    created = next(record for record in log if record.offset == birth)
+    limits: dict[str, int | None] = read_event(created.value)[1]["limits"]
+    return limits
