@@ -34,6 +34,6 @@ def test_a_verb_has_its_parameters_its_effect_and_its_errors() -> None:
     assert message.call == "session.message(role, content, *, name=None, **metadata)"
     assert message.returns == "str"
     assert set(message.errors) == {"Invalid", "Unavailable"}
-    assert verbs["call.tokens_in"].effect == "Tokens of the prompt."
+    assert verbs["call.tokens_in"].effect.startswith("Tokens of the prompt, with those ")
     assert "last=20" in verbs["session.conversation.read"].call, "a constant is shown by its value"
     assert all(verb.effect.endswith(".") for verb in verbs.values()), "each has a sentence"

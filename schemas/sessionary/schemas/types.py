@@ -1,7 +1,8 @@
 """Types that several schemas share: the envelope, enums and small records (`avro/common/*.avsc`).
 
 Times are integers: µs since the epoch, but ms of log time in the state record and its parts. The
-enums are those of `sessionary.schemas.enums`.
+enums are those of `sessionary.schemas.enums`. It is one module because readers and writers are
+generated for all of it at once.
 """
 
 from collections.abc import Sequence

@@ -71,6 +71,18 @@ enum SessionClock {
             return row.getLimits().getMaxDurationMs();
         }
     },
+    /** Of a session between two turns; here none has turns. */
+    USER_IDLE {
+        @Override
+        long dueMs(SessionState row) {
+            return Timers.NEVER;
+        }
+
+        @Override
+        long limitMs(SessionState row) {
+            return row.getLimits().getUserIdleMs();
+        }
+    },
     GRACE {
         @Override
         long dueMs(SessionState row) {

@@ -303,7 +303,7 @@ class InMemoryTransport:
             session_id: Return only the events of this session.
         """
         with self.core.lock:
-            wanted = self._wanted(session_id)
+            wanted = self._wanted_id(session_id)
             return [judged for judged in self.core.log.judged if wanted in (None, judged.session_id)]
 
     def rejections(self, session_id: SessionId | None = None) -> list[JudgedEvent]:
@@ -326,7 +326,7 @@ class InMemoryTransport:
             session_id: Return only the requests for this session.
         """
         with self.core.lock:
-            wanted = self._wanted(session_id)
+            wanted = self._wanted_id(session_id)
             return [request for request in self.core.judge.cleanups if wanted in (None, request.session_id)]
 
     def tasks(self, session_id: SessionId | None = None) -> list[TaskRequest]:
@@ -336,7 +336,7 @@ class InMemoryTransport:
             session_id: Return only the requests for this session.
         """
         with self.core.lock:
-            wanted = self._wanted(session_id)
+            wanted = self._wanted_id(session_id)
             return [request for request in self.core.judge.tasks if wanted in (None, request.session_id)]
 
     def migrations(self, session_id: SessionId | None = None) -> list[MigrationRequest]:
@@ -346,7 +346,7 @@ class InMemoryTransport:
             session_id: Return only the requests for this session.
         """
         with self.core.lock:
-            wanted = self._wanted(session_id)
+            wanted = self._wanted_id(session_id)
             return [request for request in self.core.judge.migrations if wanted in (None, request.session_id)]
 
     def audit(self, session_id: SessionId | None = None) -> list[AuditRecord]:
@@ -356,7 +356,7 @@ class InMemoryTransport:
             session_id: Return only the records of this session.
         """
         with self.core.lock:
-            wanted = self._wanted(session_id)
+            wanted = self._wanted_id(session_id)
             return [record for record in self.core.judge.audits if wanted in (None, record.session_id)]
 
     def view_session(self, session: NamedSession | SessionId) -> SessionView:
@@ -519,7 +519,7 @@ class InMemoryTransport:
         """Do nothing: other clients may continue, and the kept events stay readable."""
         return 0
 
-    def _wanted(self, session_id: SessionId | None) -> str | None:
+    def _wanted_id(self, session_id: SessionId | None) -> str | None:
         return None if session_id is None else self.core.log.id_of(session_id)
 
     # Time

@@ -127,6 +127,7 @@ def test_a_narrow_terminal_cuts_ids_and_leaves_columns_out_but_breaks_no_word(
 
 SESSION = {
     "session_id": "2e2cf084-624e-57af-a99c-db928353888f",
+    "external_id": None,
     "tenant_id": "acme-corp",
     "state": "Terminated",
     "service_id": "billing-service",

@@ -332,7 +332,7 @@ def test_unknown_foreign_and_unauthorised_are_answered_as_for_the_session(tmp_pa
         assert (await server.ask(follow_path, auth=None)).status == 401
         assert (await server.ask(follow_path, auth=b"Bearer op")).status == 403
         assert (await server.ask(follow_path + b"?tenant=zeta")).status == 403
-        assert (await server.ask(b"/v1/sessions/x/follow")).status == 400
+        assert (await server.ask(b"/v1/sessions/%07/follow")).status == 400
         assert (await server.ask(follow_path, method=b"HEAD")).status == 405
         assert followers(server) == 0
         assert not rig.is_watched

@@ -228,7 +228,7 @@ CASES: list[tuple[object, str]] = [
     ({}, "a list of at most 1000"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active"}] * (SESSIONS_MAX + 1)}, "at most 1000"),
     ({"sessions": [5]}, "sessions[0]: session_id and state"),
-    ({"sessions": [{"session_id": "x", "state": "Active"}]}, "sessions[0]: session id 'x' is not a UUID"),
+    ({"sessions": [{"session_id": "", "state": "Active"}]}, "sessions[0]: session id '' is empty"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "epoch": True}]}, "epoch, rejected_after,"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "last_seq": "1"}]}, "last_seq and agents"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "agents": ""}]}, "agents whole numbers"),
