@@ -225,6 +225,20 @@ def test_what_was_cancelled_is_no_failure(runs: Runs) -> None:
     assert runs.ask("SELECT state FROM v_steps ORDER BY attempt") == [("cancelled",), ("succeeded",)]
 
 
+def test_a_call_keeps_its_agent_and_its_time_whatever_comes_after_a_failed_try(runs: Runs) -> None:
+    failed = ToolCallFailed("id-k", "send", "k", BUSY, 1)
+    columns = "state, agent_id, service_id, duration_s, failed_tries"
+    runs.send(STARTED, call_started("k"), failed)
+    ((_, agent, service, took_s, _),) = runs.ask(f"SELECT {columns} FROM v_tool_calls")
+    assert took_s == 0
+    runs.send(call_started("k", 2), occurred_at=9_000_000)
+    assert runs.ask(f"SELECT {columns} FROM v_tool_calls") == [("running", agent, service, None, 1)]
+    runs.lose_call(runs.send(RunRunning(0.5)), "k")
+    assert runs.ask(f"SELECT {columns} FROM v_tool_calls") == [("unknown", agent, service, None, 1)]
+    runs.send(ToolCallResolved("id-k", "send", "k", "succeeded", None, "ann"), agent_id="sessionary-unknown")
+    assert runs.ask(f"SELECT {columns} FROM v_tool_calls") == [("succeeded", agent, service, None, 1)]
+
+
 def test_long_steps_without_a_checkpoint_are_listed(runs: Runs) -> None:
     """Each record comes a second after the one before; so many others make a step long."""
     passing = [RunRunning(0.5)] * 61
