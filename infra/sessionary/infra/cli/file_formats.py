@@ -40,6 +40,7 @@ class _QueryClient(Protocol):
 
 
 _ONE_TEXT: Final = re.compile(r"((LowCardinality|Nullable)\()*String\)*")
+_FORMAT: Final = re.compile(r"\bFORMAT\s+\w+\s*$", re.IGNORECASE)
 _QUERY: Final = re.compile(r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*(SELECT|WITH)\b", re.IGNORECASE | re.DOTALL)
 
 
@@ -51,10 +52,19 @@ def find_bytes(client: _QueryClient, query: str) -> dict[str, str]:
     """
     if not _QUERY.match(query):
         return {}
-    texts = {row["name"]: row["type"] for row in client.fetch_rows(f"DESCRIBE ({query}\n)") if "String" in row["type"]}
+    try:
+        columns = client.fetch_rows(f"DESCRIBE ({query}\n)")
+    except Invalid:
+        if _FORMAT.search(query):
+            raise Invalid("invalid_value", "remove FORMAT from the statement: --format names the format") from None
+        raise
+    texts = {row["name"]: row["type"] for row in columns if "String" in row["type"]}
     if not texts:
         return {}
-    checks = ", ".join(f"max(NOT isValidUTF8(toString({_quote_name(name)}))) AS c{n}" for n, name in enumerate(texts))
+    # Names that no column has: an alias would hide a column.
+    checks = ", ".join(
+        f"max(NOT isValidUTF8(toString({_quote_name(name)}))) AS `{n}. is odd`" for n, name in enumerate(texts)
+    )
     (found,) = client.fetch_rows(f"SELECT {checks} FROM ({query}\n)")
     odd = dict(zip(texts, found.values(), strict=True))
     return {name: kind for name, kind in texts.items() if name.endswith("_bytes") or odd[name]}
