@@ -219,7 +219,7 @@ def test_what_was_cancelled_is_no_failure(runs: Runs) -> None:
     assert runs.ask("SELECT state, error, error_code FROM v_steps") == [("cancelled", "CancelledError: ", "cancelled")]
     states = runs.ask("SELECT idem_key, state, error FROM v_tool_calls ORDER BY idem_key")
     assert states == [("k", "cancelled", ""), ("other", "failed", "the service is busy")]
-    assert runs.ask("SELECT steps_failed FROM v_run_progress") == [(0,)]
+    assert runs.ask("SELECT steps_failed, steps_cancelled FROM v_run_progress") == [(0, 1)]
     assert runs.ask("SELECT sum(calls) AS c, sum(failures) AS f FROM v_calls_per_minute") == [(2, 1)]
     runs.send(StepStarted("a", 2, '"in"'), StepSucceeded("a", 2, '"out"'))
     assert runs.ask("SELECT state FROM v_steps ORDER BY attempt") == [("cancelled",), ("succeeded",)]
