@@ -219,10 +219,24 @@ def test_what_was_cancelled_is_no_failure(runs: Runs) -> None:
     assert runs.ask("SELECT state, error, error_code FROM v_steps") == [("cancelled", "CancelledError: ", "cancelled")]
     states = runs.ask("SELECT idem_key, state, error FROM v_tool_calls ORDER BY idem_key")
     assert states == [("k", "cancelled", ""), ("other", "failed", "the service is busy")]
-    assert runs.ask("SELECT steps_failed FROM v_run_progress") == [(0,)]
+    assert runs.ask("SELECT steps_failed, steps_cancelled FROM v_run_progress") == [(0, 1)]
     assert runs.ask("SELECT sum(calls) AS c, sum(failures) AS f FROM v_calls_per_minute") == [(2, 1)]
     runs.send(StepStarted("a", 2, '"in"'), StepSucceeded("a", 2, '"out"'))
     assert runs.ask("SELECT state FROM v_steps ORDER BY attempt") == [("cancelled",), ("succeeded",)]
+
+
+def test_a_call_keeps_its_agent_and_its_time_whatever_comes_after_a_failed_try(runs: Runs) -> None:
+    failed = ToolCallFailed("id-k", "send", "k", BUSY, 1)
+    columns = "state, agent_id, service_id, duration_s, failed_tries"
+    runs.send(STARTED, call_started("k"), failed)
+    ((_, agent, service, took_s, _),) = runs.ask(f"SELECT {columns} FROM v_tool_calls")
+    assert took_s == 0
+    runs.send(call_started("k", 2), occurred_at=9_000_000)
+    assert runs.ask(f"SELECT {columns} FROM v_tool_calls") == [("running", agent, service, None, 1)]
+    runs.lose_call(runs.send(RunRunning(0.5)), "k")
+    assert runs.ask(f"SELECT {columns} FROM v_tool_calls") == [("unknown", agent, service, None, 1)]
+    runs.send(ToolCallResolved("id-k", "send", "k", "succeeded", None, "ann"), agent_id="sessionary-unknown")
+    assert runs.ask(f"SELECT {columns} FROM v_tool_calls") == [("succeeded", agent, service, None, 1)]
 
 
 def test_long_steps_without_a_checkpoint_are_listed(runs: Runs) -> None:

@@ -40,6 +40,7 @@ class _QueryClient(Protocol):
 
 
 _ONE_TEXT: Final = re.compile(r"((LowCardinality|Nullable)\()*String\)*")
+_FORMAT: Final = re.compile(r"\bFORMAT\s+\w+\s*$", re.IGNORECASE)
 _QUERY: Final = re.compile(r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*(SELECT|WITH)\b", re.IGNORECASE | re.DOTALL)
 
 
@@ -51,10 +52,19 @@ def find_bytes(client: _QueryClient, query: str) -> dict[str, str]:
     """
     if not _QUERY.match(query):
         return {}
-    texts = {row["name"]: row["type"] for row in client.fetch_rows(f"DESCRIBE ({query}\n)") if "String" in row["type"]}
+    try:
+        columns = client.fetch_rows(f"DESCRIBE ({query}\n)")
+    except Invalid:
+        if _FORMAT.search(query):
+            raise Invalid("invalid_value", "remove FORMAT from the statement: --format names the format") from None
+        raise
+    texts = {row["name"]: row["type"] for row in columns if "String" in row["type"]}
     if not texts:
         return {}
-    checks = ", ".join(f"max(NOT isValidUTF8(toString({_quote_name(name)}))) AS c{n}" for n, name in enumerate(texts))
+    # Names that no column has: an alias would hide a column.
+    checks = ", ".join(
+        f"max(NOT isValidUTF8(toString({_quote_name(name)}))) AS `{n}. is odd`" for n, name in enumerate(texts)
+    )
     (found,) = client.fetch_rows(f"SELECT {checks} FROM ({query}\n)")
     odd = dict(zip(texts, found.values(), strict=True))
     return {name: kind for name, kind in texts.items() if name.endswith("_bytes") or odd[name]}
@@ -89,17 +99,32 @@ def guard_csv(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
     ClickHouse quotes texts, and no numbers. Bytes that are not UTF-8 are replaced.
     """
-    rest = b""
+    parts: list[bytes] = []  # of lines that are not yet whole
+    is_text = False
     for chunk in chunks:
-        rest += chunk
-        end = len(rest)
-        while (end := rest.rfind(b"\n", 0, end)) >= 0 and rest.count(b'"', 0, end) % 2:
-            pass  # an end of line within a text
-        if end >= 0:
-            yield _guard_lines(rest[: end + 1])
-            rest = rest[end + 1 :]
-    if rest:
+        end = _find_end(chunk, is_text=is_text)
+        is_text ^= chunk.count(b'"') % 2 == 1
+        if end:
+            yield _guard_lines(b"".join([*parts, chunk[:end]]))
+            parts.clear()
+        parts.append(chunk[end:])
+    if rest := b"".join(parts):
         yield _guard_lines(rest)
+
+
+def _find_end(chunk: bytes, *, is_text: bool) -> int:
+    """Return the place after the last line's end in a chunk; 0 without one.
+
+    An end of line within a text is none. `is_text`: the chunk begins within one.
+    """
+    pieces, end = chunk.split(b'"'), len(chunk)
+    for number in reversed(range(len(pieces))):
+        piece = pieces[number]
+        is_within = is_text ^ (number % 2 == 1)
+        if not is_within and (at := piece.rfind(b"\n")) >= 0:
+            return end - len(piece) + at + 1
+        end -= len(piece) + 1
+    return 0
 
 
 def _guard_lines(lines: bytes) -> bytes:

@@ -3,7 +3,7 @@ SELECT
     r.time AS time, r.tenant_id AS tenant_id, r.session_id AS session_id, r.run_id AS run_id, r.user_id AS user_id,
     r.mode AS mode, r.task_type AS task_type, r.status AS status, r.progress AS progress,
     s.succeeded AS steps_succeeded, s.failed AS steps_failed, s.running AS steps_running, s.skipped AS steps_skipped,
-    s.last_step AS last_step, c.operation AS checkpoint_operation, c.stage AS checkpoint_stage,
+    s.cancelled AS steps_cancelled, s.last_step AS last_step, c.operation AS checkpoint_operation, c.stage AS checkpoint_stage,
     c.processed_count AS processed_count, c.last_item_id AS last_item_id, c.bytes_written AS bytes_written,
     c.checkpoint_at AS checkpoint_at, u.unresolved AS unresolved_calls, r.created_at AS created_at,
     r.finished_at AS finished_at, r.duration_s AS duration_s
@@ -12,7 +12,8 @@ LEFT JOIN
 (
     SELECT
         tenant_id, session_id, run_id, countIf(last_state = 'succeeded') AS succeeded, countIf(last_state = 'failed') AS failed,
-        countIf(last_state = 'running') AS running, countIf(last_state = 'skipped') AS skipped, argMax(name, began_at) AS last_step
+        countIf(last_state = 'running') AS running, countIf(last_state = 'skipped') AS skipped,
+        countIf(last_state = 'cancelled') AS cancelled, argMax(name, began_at) AS last_step
     FROM
     (
         SELECT tenant_id, session_id, run_id, name, argMax(state, attempt) AS last_state, max(started_at) AS began_at
@@ -54,6 +55,7 @@ ALTER TABLE {database}.v_run_progress
     COMMENT COLUMN steps_failed 'steps whose latest attempt failed',
     COMMENT COLUMN steps_running 'steps whose latest attempt has no end',
     COMMENT COLUMN steps_skipped 'steps that were skipped before any attempt',
+    COMMENT COLUMN steps_cancelled 'steps whose latest attempt was cancelled',
     COMMENT COLUMN last_step 'step that was the last to begin',
     COMMENT COLUMN checkpoint_operation 'operation of the last checkpoint',
     COMMENT COLUMN checkpoint_stage 'stage of the last checkpoint; empty once personal data has expired',

@@ -18,7 +18,7 @@ ALTER TABLE {database}.v_tool_calls
     COMMENT COLUMN state 'running, succeeded, failed, cancelled or unknown',
     COMMENT COLUMN `try` 'number of the latest try, from 1',
     COMMENT COLUMN failed_tries 'number of its tries that failed',
-    COMMENT COLUMN duration_s 'seconds of the last try that ended: as reported, or from beginning to end by the agent''s clock; null without an end',
+    COMMENT COLUMN duration_s 'seconds of the last try that ended: as reported, or from its beginning by the agent''s clock; null if neither is known',
     COMMENT COLUMN error_class 'retryable or fatal, for a failed call',
     COMMENT COLUMN error_code 'code of the error of a failed call',
     COMMENT COLUMN error 'error of a failed call, in words',

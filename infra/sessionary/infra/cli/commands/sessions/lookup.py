@@ -188,23 +188,24 @@ SessionOption = Annotated[
 def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> Row:
     """Return the one session whose id begins with `session`, or was given as that text.
 
-    Of several sessions of one text and tenant it is the newest. Raises `NotFound` if there is none,
-    `Invalid` if there are several.
+    Of several sessions of one text and tenant it is the newest. A UUID is no such text, whatever a
+    session's first event says. Raises `NotFound` if there is none, `Invalid` if there are several.
     """
+    text = "" if is_whole_id(session) else session
     rows = source.fetch_rows(
         "SELECT * FROM v_sessions WHERE (({start:String} != '' AND startsWith(session_id, {start:String})) "
-        "OR session_id = {first:String} OR external_id = {text:String}) "
+        "OR session_id = {first:String} OR ({text:String} != '' AND external_id = {text:String})) "
         "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
         "ORDER BY ifNull(external_id, '') = {text:String} DESC, opened_at DESC, session_id LIMIT 100",
         start=session_start(session),
         first="" if tenant is None else given_session_id(tenant, session).session_id,  # known by its text for ever
-        text=session,
+        text=text,
         tenant=tenant or "",
     )
     if not rows:
         of_tenant = f" of tenant {tenant}" if tenant else ""
         raise NotFound(f"ClickHouse has no session {session!r}{of_tenant}; sessionary session list lists those it has")
-    if named := [row for row in rows if row["external_id"] == session]:
+    if named := [row for row in rows if text and row["external_id"] == text]:
         rows = [*{row["tenant_id"]: row for row in reversed(named)}.values()]
     if len(rows) > 1:
         names = ", ".join(f"{row['tenant_id']}:{row['session_id']}" for row in rows[:3])

@@ -265,9 +265,8 @@ def _fetch_run(
     return found, steps, calls["tool_calls"]
 
 
-def _ids_of_text(control: "HttpControl", text: str) -> set[str]:
+def _ids_of_text(tenant: str, text: str) -> set[str]:
     """Return the ids of the sessions that a text may name: the first, and those that follow it."""
-    tenant = control.tenant_query().get("tenant", "")
     ids = [given_session_id(tenant, text).session_id]
     while len(ids) < _FOLLOWING_MAX:
         ids.append(successor_id(tenant, ids[-1]))
@@ -278,8 +277,11 @@ def _session_of(control: "HttpControl", session: str, run: str) -> str:
     """Return the whole id of the session that has the run. Raises `NotFound`, `Invalid`."""
     if is_whole_id(session):
         return session
+    start, tenant = session_start(session), control.tenant_query().get("tenant")
+    if tenant is None and not start:  # the token's, which only the server knows
+        raise Invalid("invalid_value", f"{session!r} names a session of one tenant: give --tenant, or the session's id")
+    named = set() if tenant is None else _ids_of_text(tenant, session)
     rows = _fetch_list(control, {}, _PART)
-    start, named = session_start(session), _ids_of_text(control, session)
     found = {
         row["session_id"]
         for row in rows

@@ -161,7 +161,8 @@ def _follow_story(
             _show_moments(shown, as_json=as_json)
             continue
         for line in map(_moment_line, shown):  # far below the heading, which names the time zone
-            print_line("  ".join(f"{text}" for text in (f"{line['time']} UTC", *map(line.get, _COLUMNS[1:])) if text))
+            texts = (f"{line['time']} UTC", *map(line.get, _COLUMNS[1:]))
+            print_line("  ".join(visible(f"{text}") for text in texts if text))
 
 
 def write_story(environ: Mapping[str, str], session_id: str = "") -> Path:

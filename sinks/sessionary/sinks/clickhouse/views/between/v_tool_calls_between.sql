@@ -1,16 +1,17 @@
 -- All tool calls, reserved or not: one row per call, with its last try. Each event counts once, as in
 -- v_calls_per_minute_between; a rejected event does not count. The tries of a reserved call share its key. A clock finds a
--- call of unknown outcome, so this is in the audit trail. The id of a call is in its payload: a call whose personal data
--- has expired is no longer a row.
+-- call of unknown outcome, so this is in the audit trail; who says later what came of the call is not its agent. The id of
+-- a call is in its payload: a call whose personal data has expired is no longer a row.
 CREATE OR REPLACE VIEW {database}_between.v_tool_calls_between AS
 SELECT
     max(at) AS time, tenant_id, session_id, run_id, argMaxIf(e.step_id, place, is_start) AS step_id,
-    argMaxIf(e.user_id, place, is_event) AS user_id, argMaxIf(e.agent_id, place, is_event) AS agent_id,
+    argMaxIf(e.user_id, place, is_event) AS user_id, argMaxIf(e.agent_id, (is_start OR is_end, place), is_event) AS agent_id,
     argMaxIf(e.service_id, place, is_event) AS service_id, argMaxIf(e.tool_name, place, is_event) AS tool_name,
     argMaxIf(e.tool_call_id, place, is_event) AS tool_call_id, idem_key, idem_key != '' AS is_reserved,
     argMax(e.state_after, place) AS state, toUInt32(greatest(max(e.try_number), 1)) AS `try`,
     countIf(is_end AND e.state_after = 'failed') AS failed_tries,
-    if(countIf(is_end) = 0, NULL, ifNull(argMaxIf(e.took_ms, place, is_end) / 1e3, if(countIf(is_start) = 0, NULL,
+    if(countIf(is_end) = 0, NULL, ifNull(argMaxIf(e.took_ms, place, is_end) / 1e3,
+        if(countIf(is_start) = 0 OR maxIf(place, is_start) > maxIf(place, is_end), NULL,
         (argMaxIf(e.clock_us, place, is_end) - argMaxIf(e.clock_us, place, is_start)) / 1e6))) AS duration_s,
     if(state = 'failed', argMaxIf(e.error_class_of, place, is_end), '') AS error_class,
     if(state = 'failed', argMaxIf(e.error_code_of, place, is_end), '') AS error_code,

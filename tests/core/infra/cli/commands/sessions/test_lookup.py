@@ -127,6 +127,14 @@ def test_a_text_of_two_tenants_asks_which() -> None:
         find_in(source, "thread-42")
 
 
+def test_a_uuid_is_the_session_of_that_id_whatever_another_one_claims() -> None:
+    source = OneTable(row_of("s1", WHOLE, "globex"), row_of(WHOLE, None))  # only a forged event claims so
+    with pytest.raises(Invalid, match=rf"acme:{WHOLE}"):
+        find_in(source, WHOLE)
+    assert source.asked["text"] == ""
+    assert find_in(OneTable(row_of(WHOLE, None)), WHOLE) == WHOLE
+
+
 def test_a_beginning_of_two_ids_asks_for_more() -> None:
     source = OneTable(row_of("ab1", None), row_of("ab2", None))
     with pytest.raises(Invalid, match=r"begins more than one session: acme:ab1, acme:ab2 .*more of its id"):

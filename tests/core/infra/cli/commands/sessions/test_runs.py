@@ -253,3 +253,20 @@ def test_what_is_wrong_is_said(
     monkeypatch.delenv("SESSIONARY_API_TOKEN", raising=False)
     assert run_command(["run", *arguments]) == code
     assert text in capfd.readouterr().err
+
+
+def test_a_text_names_the_session_of_a_run_if_its_tenant_is_known(
+    runs: Runs, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = runs.client.create(session_id="thread-42", user_id="ann").start()
+    with named.run("export", run_id="r3"):
+        pass
+    assert run_command(["run", "show", "thread-42", "r3"]) == 0
+    assert [row["session_id"] for row in answers(capfd)] == [named.session_id]
+    monkeypatch.delenv("SESSIONARY_API_TOKENS")
+    monkeypatch.setenv("SESSIONARY_API_TOKEN", "token")  # of a tenant that only the server knows
+    assert run_command(["run", "show", "thread-42", "r3"]) == 5
+    assert "'thread-42' names a session of one tenant: give --tenant" in capfd.readouterr().err
+    for words in (["thread-42", "r3", "--tenant", "acme"], [named.session_id[:8], "r3"]):
+        assert run_command(["run", "show", *words]) == 0
+        assert [row["session_id"] for row in answers(capfd)] == [named.session_id]

@@ -95,6 +95,18 @@ def test_a_line_that_follows_names_the_time_zone(
     assert capfd.readouterr().out.splitlines()[-1].startswith("12:01:30.000 UTC  ")
 
 
+def test_an_agents_name_makes_no_line_of_its_own(
+    source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{_TIMELINE}.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
+    forged = event_row(7, "session_resumed", {}, at_s=70.0) | {"agent_id": "a\n12:00:00.000 UTC  ops  approved"}
+    take_steps(monkeypatch, lambda: source.events.append(forged), lambda: source.outcomes.append(_ARCHIVED), print)
+    assert run(["session", "timeline", "abc", "--follow"]) == 0
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if "approved" in line]
+    assert line.startswith("12:01:10.000 UTC  a\\u000a12:00:00.000 UTC  ops  approved  ")
+
+
 def test_the_heading_says_when_the_session_began_and_not_its_first_moment(
     source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
