@@ -27,7 +27,7 @@ class Graph:
     def invoke(self, session: Session, state: State) -> State:
         """Run a thread to its end; what is done already comes from the record."""
         node = "plan"
-        with session.run("graph", input=state, resume=True) as run:
+        with session.run("graph", run_id="graph", input=state, resume=True) as run:
             while node != "END":
                 state = {**state, **run.step(node, self.nodes[node], state)}
                 node = self.edges[node](state)
