@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from sessionary.producers.client_core.core import ClientCore
 from sessionary.producers.context.scope import EventMetadata, envelope_fields, inherit_in_threads
 from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.errors import Invalid, Rejected, SessionExists
+from sessionary.producers.errors import Invalid, Rejected, SessionExists, SessionLost
 from sessionary.producers.follower import SessionFollower
 from sessionary.producers.ports import Json, OnReceipt, Ports
 from sessionary.producers.run_ports import LogPosition, MessageView
@@ -167,13 +167,23 @@ def find_core(client: ClientCore, new: NewSession) -> SessionCore:
 
     if new.session_id is None:
         raise Invalid("invalid_value", "session id is None: pass a UUID, or a text of your own")
-    given, tried = given_session_id(client.tenant_id, new.session_id), set[str]()
+    given, tried, ended = given_session_id(client.tenant_id, new.session_id), set[str](), set[str]()
     user_id, is_alive = check_user(new.user_id), lifeline_of(new.beats_with)
     opening, is_too_old = Opening(client), False
     while True:
         place = find_place(opening, given.session_id)
         if place.state is not None:
-            return attach_opened(client, place, user_id, is_alive)
+            try:
+                core = attach_opened(client, place, user_id, is_alive)
+            except SessionLost:  # it is archived since
+                if place.session_id in ended:
+                    raise
+            else:
+                if core.view.local_state != "Terminated" or place.session_id in ended:
+                    return core
+                core.abandon()
+            ended.add(place.session_id)
+            continue
         if is_too_old and place.parent_id is None:
             place = Place(successor_id(client.tenant_id, place.session_id), None, place.session_id)
         try:

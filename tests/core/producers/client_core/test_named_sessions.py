@@ -9,6 +9,7 @@ import pytest
 from sessionary.producers import (
     ClientClosed,
     Invalid,
+    Limits,
     Rejected,
     Session,
     SessionClient,
@@ -326,6 +327,37 @@ def test_an_id_leads_to_the_newest_although_the_first_one_is_forgotten() -> None
     unknown = KnownSession(first.session_id, "", 0, None, -1, None)
     assert memory.poll_sessions([unknown], 1.0).sessions[0].state is None
     assert client.open("thread-42", user_id="u1").session_id == successor_id("acme", second.session_id)
+
+
+@pytest.mark.parametrize("later_s", [0, ARCHIVED_S])
+@pytest.mark.parametrize("end", ["session_closes", "user_leaves"])
+def test_a_session_that_ends_while_it_is_opened_is_not_opened(
+    end: str, later_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is at work when the client asks, and over when it attaches."""
+    client, memory = memory_client()
+    first = other_client(memory).open("thread-42", user_id="u1", limits=Limits(user_idle_ms=60_000))
+    with first.turn():
+        pass
+    find, found = opening.find_place, list[opening.Place]()
+
+    def find_and_end(at: opening.Opening, session_id: str) -> opening.Place:
+        found.append(find(at, session_id))
+        if len(found) == 1:
+            if end == "session_closes":
+                first.close()
+            else:
+                memory.advance(61)
+            memory.advance(later_s)
+        return found[-1]
+
+    monkeypatch.setattr(opening, "find_place", find_and_end)
+    if end == "session_closes" and not later_s:
+        with pytest.raises(SessionEnded, match="its work is over"):
+            client.open("thread-42", user_id="u1")
+    else:
+        second = client.open("thread-42", user_id="u1")
+        assert (second.session_id, second.local_state) == (successor_id("acme", first.session_id), "Active")
 
 
 def test_open_takes_an_id_of_version_7_of_any_age() -> None:
