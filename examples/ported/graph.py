@@ -27,7 +27,7 @@ class Graph:
     def invoke(self, session: Session, state: State) -> State:
         """Run a thread to its end; what is done already comes from the record."""
         node = "plan"
-        with session.run("graph", input=state, resume=True) as run:
+        with session.run("graph", run_id="graph", input=state, resume=True) as run:
             while node != "END":
                 state = {**state, **run.step(node, self.nodes[node], state)}
                 node = self.edges[node](state)
@@ -80,6 +80,8 @@ def main(thread_id: str) -> None:
         SessionClient(tenant_id="acme", service_id="refunds", agent_id="graph") as client,
         client.open(thread_id, user_id="ada") as session,
     ):
+        if session.local_state == "Timeout":  # the process before died more than a minute ago
+            session.resume()
         print(build().invoke(session, {"order": "A-7"}))
 
 
