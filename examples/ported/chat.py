@@ -42,5 +42,6 @@ def chat(message: Message) -> dict[str, str]:
         with session.llm("m-small") as call:
             text, call.tokens_in, call.tokens_out = ask_model(history)
         session.message("assistant", text)
+    session.sync()  # the next message may reach another process
     session.lifecycle.detach()
     return {"chat_id": chat_id, "text": text}

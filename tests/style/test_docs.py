@@ -193,14 +193,13 @@ def test_the_recipe_of_a_chat_works_for_a_user_who_thinks() -> None:
     names: dict[str, Any] = {"ask": lambda messages: f"{len(messages)}"}
     exec(compile(recipe, name, "exec"), names)
     client, memory = memory_client("acme", "billing", "agent-1")
-    session_id, answer = names["begin_chat"](client, "u1", "hi")
-    assert answer == "1"
+    assert names["chat"](client, "thread 42", "u1", "hi") == "1"
     client.close()
     for place, gap_s in enumerate((1, 61, 361, 3_600, 86_399)):
         memory.advance(gap_s)
         client, _ = memory_client("acme", "billing", "agent-1", memory=memory)
-        assert names["chat"](client, session_id, "again") == f"{2 * place + 3}"
+        assert names["chat"](client, "thread 42", "u1", "again") == f"{2 * place + 3}"
         client.close()
-    assert memory.view_session(session_id).state == "Active"
+    assert memory.view_session("thread 42").state == "Active"
     assert [line for line in memory.audit() if line.due_at] == []
     assert memory.rejections() == []
