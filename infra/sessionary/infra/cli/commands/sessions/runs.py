@@ -266,8 +266,15 @@ def _fetch_run(
 
 
 def _ids_of_text(control: "HttpControl", text: str) -> set[str]:
-    """Return the ids of the sessions that a text may name: the first, and those that follow it."""
-    tenant = control.tenant_query().get("tenant", "")
+    """Return the ids of the sessions that a text may name: the first, and those that follow it.
+
+    Raises `SettingsError` if the tenant is unknown, and the text cannot be the beginning of an id.
+    """
+    tenant = control.tenant_query().get("tenant")
+    if tenant is None:  # the token knows it, but does not say it
+        if session_start(text):
+            return set()
+        raise SettingsError(f"a text such as {text!r} names a session of one tenant: give --tenant")
     ids = [given_session_id(tenant, text).session_id]
     while len(ids) < _FOLLOWING_MAX:
         ids.append(successor_id(tenant, ids[-1]))
