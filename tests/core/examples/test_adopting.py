@@ -165,8 +165,8 @@ def test_a_handler_that_was_stateless_sees_the_turns_before(reader: Reader) -> N
     chat = reader.paste("From stateless to stateful", ask=ask)["chat"]
     begun = reader.client.session(user_id="u1")
     other, _ = memory_client(memory=reader.memory)
-    assert chat(reader.client, begun.session_id, "hello") == "answer 1"
-    assert chat(other, begun.session_id, "and now?") == "answer 2"
+    assert chat(reader.client, begun.session_id, "u1", "hello") == "answer 1"
+    assert chat(other, begun.session_id, "u1", "and now?") == "answer 2"
     assert histories == [
         [("user", "hello")],
         [("user", "hello"), ("assistant", "answer 1"), ("user", "and now?")],
