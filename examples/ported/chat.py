@@ -34,11 +34,14 @@ def chat(message: Message) -> dict[str, str]:
     """Answer one message."""
     chat_id = message.chat_id or f"chat-{uuid.uuid4()}"
     session = client.open(chat_id, user_id=message.user_id)
+    if session.local_state == "Timeout":  # a process died in the turn before, more than a minute ago
+        session.resume()
     with session.turn():
         session.message("user", message.text)
         history = [(turn.role, str(turn.content)) for turn in session.conversation.read(40)]
         with session.llm("m-small") as call:
             text, call.tokens_in, call.tokens_out = ask_model(history)
         session.message("assistant", text)
+    session.sync()  # the next message may reach another process
     session.lifecycle.detach()
     return {"chat_id": chat_id, "text": text}

@@ -80,6 +80,8 @@ def main(thread_id: str) -> None:
         SessionClient(tenant_id="acme", service_id="refunds", agent_id="graph") as client,
         client.open(thread_id, user_id="ada") as session,
     ):
+        if session.local_state == "Timeout":  # the process before died more than a minute ago
+            session.resume()
         print(build().invoke(session, {"order": "A-7"}))
 
 

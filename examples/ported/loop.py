@@ -102,6 +102,8 @@ async def main(city: str) -> None:
         AsyncSessionClient(tenant_id="acme", service_id="travel", agent_id=agent.name) as client,
         client.open(f"trip to {city}", user_id="ada") as session,
     ):
+        if session.local_state == "Timeout":  # the process before died more than a minute ago
+            await session.resume()
         print(await run(session, agent, f"Book me a hotel in {city}", city))
 
 

@@ -200,9 +200,6 @@ def test_the_recipe_of_a_chat_works_for_a_user_who_thinks() -> None:
         client, _ = memory_client("acme", "billing", "agent-1", memory=memory)
         assert names["chat"](client, "thread 42", "u1", "again") == f"{2 * place + 3}"
         client.close()
-    session_id = (
-        memory_client("acme", "billing", "agent-1", memory=memory)[0].open("thread 42", user_id="u1").session_id
-    )
-    assert memory.view_session(session_id).state == "Active"
+    assert memory.view_session("thread 42").state == "Active"
     assert [line for line in memory.audit() if line.due_at] == []
     assert memory.rejections() == []

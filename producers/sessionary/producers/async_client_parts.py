@@ -116,7 +116,8 @@ def start_core_async(
     """Return how `async with` creates and starts a session."""
     envelope_fields(new.metadata)  # an unknown name is an error here, not in `async with`
     opened = partial(create_core, client, new._replace(beats_with="process"))
-    return Opening(opened, _may_block(client, new), new.beats_with, validate, connect, quota_wait_s, new.metadata)
+    how = (_may_block(client, new), new.beats_with, validate, connect, quota_wait_s, new.metadata)
+    return Opening(opened, *how, client.lease())
 
 
 def open_core_async(
@@ -129,7 +130,8 @@ def open_core_async(
     """Return how `await` or `async with` attaches to a session, or creates and starts it."""
     envelope_fields(new.metadata)  # an unknown name is an error here, not in `async with`
     opened = partial(find_core, client, new._replace(beats_with="process"))
-    return Opening(opened, _may_block(client, new), new.beats_with, validate, connect, quota_wait_s, new.metadata)
+    how = (_may_block(client, new), new.beats_with, validate, connect, quota_wait_s, new.metadata)
+    return Opening(opened, *how, client.lease())
 
 
 def _may_block(client: ClientCore, new: NewSession) -> bool:

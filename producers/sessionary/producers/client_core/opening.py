@@ -28,6 +28,7 @@ _CONTINUED: Final = frozenset(
 _ASKED: Final = 64  # successors in one question
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
+_MOMENT_S: Final = 0.001
 _OVER: Final = ("Terminated", "Archived")
 _CREATED: Final = "session_created"
 
@@ -54,7 +55,11 @@ class Opening:
         """Wait. Raises `late` if the time would be over."""
         if self._waits.now_s() + seconds >= self._deadline_s:
             raise late
-        (self._waits.pause or time.sleep)(seconds)
+        if self._waits.pause is None:
+            time.sleep(seconds)
+        else:  # in log time: without a moment for its thread, who starts the session would be too late
+            time.sleep(_MOMENT_S)
+            self._waits.pause(seconds)
 
 
 class Place(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from sessionary.producers.client_core.core import ClientCore
 from sessionary.producers.context.scope import EventMetadata, envelope_fields, inherit_in_threads
 from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.errors import Invalid, SessionExists
+from sessionary.producers.errors import Invalid, Rejected, SessionExists, SessionLost
 from sessionary.producers.follower import SessionFollower
 from sessionary.producers.ports import Json, OnReceipt, Ports
 from sessionary.producers.run_ports import LogPosition, MessageView
@@ -19,7 +19,15 @@ from sessionary.producers.session.polled import attach_flow, new_core
 from sessionary.producers.verdicts.local_checks import check_limits, check_user
 from sessionary.producers.verdicts.notifications import Callbacks
 from sessionary.schemas.fast_replace import speed_up
-from sessionary.schemas.ids import GivenId, SessionId, SessionKey, checked_name, given_session_id, new_session_id
+from sessionary.schemas.ids import (
+    GivenId,
+    SessionId,
+    SessionKey,
+    checked_name,
+    given_session_id,
+    new_session_id,
+    successor_id,
+)
 from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:
@@ -150,23 +158,44 @@ def find_core(client: ClientCore, new: NewSession) -> SessionCore:
 
     Raises as `SessionClient.open` does, but for the start.
     """
-    from sessionary.producers.client_core.opening import Opening, attach_opened, find_place  # most ids are new ones
+    from sessionary.producers.client_core.opening import (  # most ids are new ones
+        Opening,
+        Place,
+        attach_opened,
+        find_place,
+    )
 
     if new.session_id is None:
         raise Invalid("invalid_value", "session id is None: pass a UUID, or a text of your own")
-    given, tried = given_session_id(client.tenant_id, new.session_id), set[str]()
+    given, tried, ended = given_session_id(client.tenant_id, new.session_id), set[str](), set[str]()
     user_id, is_alive = check_user(new.user_id), lifeline_of(new.beats_with)
-    opening = Opening(client)
+    opening, is_too_old = Opening(client), False
     while True:
         place = find_place(opening, given.session_id)
         if place.state is not None:
-            return attach_opened(client, place, user_id, is_alive)
+            try:
+                core = attach_opened(client, place, user_id, is_alive)
+            except SessionLost:  # it is archived since
+                if place.session_id in ended:
+                    raise
+            else:
+                if core.view.local_state != "Terminated" or place.session_id in ended:
+                    return core
+                core.abandon()
+            ended.add(place.session_id)
+            continue
+        if is_too_old and place.parent_id is None:
+            place = Place(successor_id(client.tenant_id, place.session_id), None, place.session_id)
         try:
             return _create_named(client, new, GivenId(place.session_id, given.external_id), place.parent_id)
         except SessionExists:  # another process was faster
             if place.session_id in tried:  # and our token does not show its session
                 raise
             tried.add(place.session_id)
+        except Rejected as error:  # a UUIDv7 names its own time: its successors, which are no such, may begin
+            if is_too_old or error.reason != "too_old":
+                raise
+            is_too_old = True
 
 
 def open_core(

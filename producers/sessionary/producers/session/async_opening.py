@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from sessionary.producers.context.scope import EventMetadata, SessionBlock, enter_block, leave_block
 from sessionary.producers.durable.flow import Flow, run_flow_async
+from sessionary.producers.process.guards import Lease
 from sessionary.producers.process.off_loop import open_or_leave, run_anyway, run_unless_left
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
@@ -36,6 +37,7 @@ class Opening(NamedTuple):
     connect: AsyncStep | None
     quota_wait_s: float | None
     metadata: EventMetadata  # of the events of the start
+    lease: Lease  # keeps the client open until the session does
 
 
 class OpenedLater:

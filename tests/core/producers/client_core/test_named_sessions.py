@@ -9,6 +9,8 @@ import pytest
 from sessionary.producers import (
     ClientClosed,
     Invalid,
+    Limits,
+    Rejected,
     Session,
     SessionClient,
     SessionEnded,
@@ -21,7 +23,7 @@ from sessionary.producers.ports import KnownSession, SessionChanges
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import SessionCreated
-from sessionary.schemas.ids import given_session_id, successor_id
+from sessionary.schemas.ids import given_session_id, new_session_id, successor_id
 
 ARCHIVED_S = 400  # after an end without an answer to the clean-up request
 CANONICAL = "0b6e4f5a-93c1-4d8e-a7b2-5f0c9d1e2a3b"
@@ -325,6 +327,54 @@ def test_an_id_leads_to_the_newest_although_the_first_one_is_forgotten() -> None
     unknown = KnownSession(first.session_id, "", 0, None, -1, None)
     assert memory.poll_sessions([unknown], 1.0).sessions[0].state is None
     assert client.open("thread-42", user_id="u1").session_id == successor_id("acme", second.session_id)
+
+
+@pytest.mark.parametrize("later_s", [0, ARCHIVED_S])
+@pytest.mark.parametrize("end", ["session_closes", "user_leaves"])
+def test_a_session_that_ends_while_it_is_opened_is_not_opened(
+    end: str, later_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is at work when the client asks, and over when it attaches."""
+    client, memory = memory_client()
+    first = other_client(memory).open("thread-42", user_id="u1", limits=Limits(user_idle_ms=60_000))
+    with first.turn():
+        pass
+    find, found = opening.find_place, list[opening.Place]()
+
+    def find_and_end(at: opening.Opening, session_id: str) -> opening.Place:
+        found.append(find(at, session_id))
+        if len(found) == 1:
+            if end == "session_closes":
+                first.close()
+            else:
+                memory.advance(61)
+            memory.advance(later_s)
+        return found[-1]
+
+    monkeypatch.setattr(opening, "find_place", find_and_end)
+    if end == "session_closes" and not later_s:
+        with pytest.raises(SessionEnded, match="its work is over"):
+            client.open("thread-42", user_id="u1")
+    else:
+        second = client.open("thread-42", user_id="u1")
+        assert (second.session_id, second.local_state) == (successor_id("acme", first.session_id), "Active")
+
+
+def test_open_takes_an_id_of_version_7_of_any_age() -> None:
+    """The judge creates no session of such an id once it is older than 14 days."""
+    told: list[object] = []
+    client, memory = memory_client(on_rejected=told.append)
+    given = new_session_id(now_ms=1_600_000_000_000)
+    session = client.open(given, user_id="u1", state={"n": 1})
+    assert (session.session_id, session.state) == (successor_id("acme", given), {"n": 1})
+    assert other_client(memory).open(given, user_id="u1").session_id == session.session_id
+    created = memory.events(session.session_id)[0].payload
+    assert isinstance(created, SessionCreated)
+    assert created.parent_session_id == given
+    assert [judged.reason for judged in memory.rejections()] == ["too_old"]
+    assert told == []
+    with pytest.raises(Rejected, match="too_old"):
+        client.session(session_id=given, user_id="u1")
 
 
 @pytest.mark.parametrize(

@@ -204,13 +204,14 @@ def test_what_a_forgotten_client_has_not_sent_is_in_its_spool(closed_address: st
     wait_until(lambda: any("are in the spool" in str(error) for error in errors), 20, "the client's end")
 
 
-@pytest.mark.parametrize("kept", ["session", "tenant", "handler", "asyncio", "it"])
+@pytest.mark.parametrize("kept", ["session", "tenant", "handler", "asyncio", "not_entered", "it"])
 def test_a_client_stays_open_as_long_as_it_is_used(kept: str, closed_address: str, tmp_path: Path) -> None:
     uses: dict[str, Callable[[SessionClient], object]] = {
         "session": lambda client: client.session(user_id="u"),
         "tenant": lambda client: client.for_tenant("globex"),
         "handler": lambda client: client.on_cleanup(lambda _request: None),
         "asyncio": AsyncSessionClient.wrap,
+        "not_entered": lambda client: AsyncSessionClient.wrap(client).session(user_id="u"),
         "it": lambda client: client,
     }
     client = new_client(new_settings(closed_address, tmp_path, delivery_policy="drop"), [])
