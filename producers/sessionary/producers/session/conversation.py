@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from sessionary.producers.context.scope import EventMetadata, current_scope, envelope_fields
@@ -147,10 +148,10 @@ class _Found(NamedTuple):
 class Questions:
     """The questions of one session. Thread-safe.
 
-    The id of a question follows from the place where it is asked: the run, the step, and how many
-    questions of this text were asked there before. So a process that comes to the same place again
-    finds the question, or its answer, instead of asking twice. In a run the answer is also kept, as
-    the output of a step.
+    The id of a question follows from the place where it is asked: the run and step, or the turn,
+    and how many questions of this text were asked there before. So a process that comes to the same
+    place again finds the question, or its answer, instead of asking twice. In a run the answer is
+    also kept, as the output of a step.
     """
 
     __slots__ = ("_core", "_verdicts")
@@ -181,10 +182,11 @@ class Questions:
         calls = core.recorder().calls()
         number = calls.take_number(name)
         try:
-            asking = _Asking(self._id_of("", f"{name} #{number}"), question, answer_ms, fields)
             # Without a run nothing says how far the work has come: only an answer after which none
             # was done is the one to this question.
             new = core.view.new_answer
+            place_name = f"{name} #{number}" if calls.turn == 0 else f"turn {calls.turn}/{name} #{number}"
+            asking = _Asking(self._unanswered_id(place_name, new), question, answer_ms, fields)
             return (yield from self._ask_in_turn(asking, () if new is None else (new,)))
         except BaseException:
             calls.give_back(name, number)
@@ -197,6 +199,15 @@ class Questions:
             return False
         yield from self._poll(self._look_for_end, question.answer_ms)
         return True
+
+    def _unanswered_id(self, name: str, new: Answer | None) -> str:
+        """Return the id of a question outside of runs: the first that no answer but `new` has.
+
+        An answer that was used must not be the one to an equal question that is asked later.
+        """
+        used = {answer.question_id for answer in self._core.view.answers if answer != new}
+        ids = (self._id_of("", name if number == 1 else f"{name} again {number}") for number in count(1))
+        return next(question_id for question_id in ids if question_id not in used)
 
     def _id_of(self, run_id: str, name: str) -> str:
         return derived_id(*self._core.emitter.key, "question", run_id, name)

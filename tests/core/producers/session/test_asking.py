@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -402,6 +402,23 @@ def test_a_detached_run_goes_on_while_a_person_is_asked() -> None:
         assert run.step("approve", lambda: session.ask("Pay?").approved)
     assert story.questions() == {"Pay?": 1}
     story.check_quiet()
+
+
+@pytest.mark.parametrize("between", ["turns", "work", "processes"])
+def test_a_denial_counts_although_an_equal_question_was_approved_before(between: str) -> None:
+    story, answers = Story(), iter([True, False])
+    story.memory.operator.answer_with(lambda question: next(answers))
+    session, approved = story.open(), list[bool]()
+    for _ in range(2):
+        with session.turn() if between == "turns" else nullcontext():
+            approved.append(session.ask("Pay?").approved)
+            if between != "turns":
+                session.message("tool", "paid")
+                story.memory.advance(1)
+        if between == "processes":
+            session = story.client().attach(story.session_id, take_over=True)
+    assert approved == [True, False]
+    assert story.questions() == {"Pay?": 2}
 
 
 @pytest.mark.parametrize("question", ["", None, 7])
