@@ -131,12 +131,13 @@ _ENDED: Final = ("Terminated", "Archived")
 
 
 class _Asking(NamedTuple):
-    """A question that is to be asked; `question_id` is the id of its event."""
+    """A question that is to be asked; `question_id` is the id of its event, `run_id` its run."""
 
     question_id: str
     text: str
     answer_ms: int | None
     fields: EnvelopeFields
+    run_id: str | None = None
 
 
 class _Found(NamedTuple):
@@ -173,7 +174,7 @@ class Questions:
             run_id = place.run_id
 
             def ask_in_step(step_name: str) -> Flow[dict[str, Json]]:
-                asking = _Asking(self._id_of(run_id, step_name), question, answer_ms, fields)
+                asking = _Asking(self._id_of(run_id, step_name), question, answer_ms, fields, run_id)
                 answer = yield from self._ask_in_turn(asking, core.view.answers)
                 return answer._asdict()
 
@@ -221,7 +222,7 @@ class Questions:
             is_open = view.question is not None and view.question.question_id == asking.question_id
             sent: PendingVerdict | None = None
             if is_open:
-                yield Do(self._hold)
+                yield Do(partial(self._hold, asking))
             elif view.question is None:
                 sent = yield Do(partial(self._send, asking))
             if is_open or sent is not None:
@@ -239,9 +240,10 @@ class Questions:
         if not is_known:
             core.sync(view.departures)
 
-    def _hold(self) -> None:
-        """Take the session over, unless this process holds it."""
-        if not self._core.view.is_holder:
+    def _hold(self, asking: _Asking) -> None:
+        """Take the session over, unless this process holds it, or asks in a task."""
+        view = self._core.view
+        if not view.is_holder and asking.run_id not in view.detached_runs:
             self._verdicts.wait_take_over(self._verdicts.ask_take_over({}))
 
     def _send(self, asking: _Asking) -> PendingVerdict | None:
