@@ -183,12 +183,14 @@ class Questions:
         calls = core.recorder().calls()
         number = calls.take_number(name)
         try:
-            # Without a run nothing says how far the work has come: only an answer after which none
-            # was done is the one to this question.
-            new = core.view.new_answer
-            place_name = f"{name} #{number}" if calls.turn == 0 else f"turn {calls.turn}/{name} #{number}"
-            asking = _Asking(self._unanswered_id(place_name, new), question, answer_ms, fields)
-            return (yield from self._ask_in_turn(asking, () if new is None else (new,)))
+            if calls.turn:
+                known, question_id = core.view.answers, self._id_of("", f"turn {calls.turn}/{name} #{number}")
+            else:
+                # Nothing says how far the work has come: only an answer after which none was done
+                # is the one to this question.
+                known = () if core.view.new_answer is None else (core.view.new_answer,)
+                question_id = self._others_id(question) or self._unused_id(f"{name} #{number}", known)
+            return (yield from self._ask_in_turn(_Asking(question_id, question, answer_ms, fields), known))
         except BaseException:
             calls.give_back(name, number)
             raise
@@ -201,12 +203,18 @@ class Questions:
         yield from self._poll(self._look_for_end, question.answer_ms)
         return True
 
-    def _unanswered_id(self, name: str, new: Answer | None) -> str:
-        """Return the id of a question outside of runs: the first that no answer but `new` has.
+    def _others_id(self, text: str) -> str | None:
+        """Return the id of the open question, if it is this one and was asked by another object."""
+        view, known = self._core.view, self._core.view.question
+        is_it = known is not None and known.text == text and known.question_id not in view.asked
+        return known.question_id if known is not None and is_it else None
 
-        An answer that was used must not be the one to an equal question that is asked later.
+    def _unused_id(self, name: str, known: Sequence[Answer]) -> str:
+        """Return the id of a question outside of runs and turns: the first without a used answer.
+
+        A used one must not be the answer to an equal question that is asked later.
         """
-        used = {answer.question_id for answer in self._core.view.answers if answer != new}
+        used = {answer.question_id for answer in self._core.view.answers if answer not in known}
         ids = (self._id_of("", name if number == 1 else f"{name} again {number}") for number in count(1))
         return next(question_id for question_id in ids if question_id not in used)
 
@@ -257,6 +265,7 @@ class Questions:
             sent = core.send_awaited(payload, asking.fields, asking.question_id)
             # First, so that an interruption here leaves the question open.
             view.question = Question(asking.question_id, asking.text, self._limit_ms(asking))
+            view.asked.add(asking.question_id)
             view.snapshot_id = snapshot.snapshot_id
             core.set_state("Paused")
             return sent

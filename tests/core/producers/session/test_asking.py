@@ -421,6 +421,30 @@ def test_a_denial_counts_although_an_equal_question_was_approved_before(between:
     assert story.questions() == {"Pay?": 2}
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_question_of_a_turn_is_asked_once_although_its_process_dies(is_answered: bool) -> None:
+    story = Story()
+    story.leave_with(Gone())
+    session = story.open()
+    with suppress(Gone), session.turn():
+        session.ask("Pay?")
+    story.memory.operator.answer_with(None)
+    if is_answered:
+        story.memory.operator.approve(story.session_id)
+    else:
+        story.approve_all()
+    story.memory.advance(60)
+    session = story.client().attach(story.session_id, take_over=True)
+    if not is_answered:
+        with pytest.raises(NotAllowed, match="wait for the answer"):
+            session.turn().__enter__()
+        assert session.ask("Pay?").approved  # the remedy
+    with session.turn() as turn:
+        assert turn.number == 1
+        assert session.ask("Pay?").approved
+    assert story.questions() == {"Pay?": 1}
+
+
 @pytest.mark.parametrize("question", ["", None, 7])
 def test_a_question_is_a_text(question: Any) -> None:
     story = Story()
