@@ -199,6 +199,39 @@ def test_events_of_an_attached_run_wait_or_are_refused_here() -> None:
     story.check_quiet()
 
 
+def test_a_tool_that_is_tried_again_in_the_wait_waits_for_the_answer() -> None:
+    story, began, asked = Story(), threading.Event(), threading.Event()
+    tries, looks = list[int](), list[str]()
+
+    @tool(effect="read")
+    def read() -> str:
+        tries.append(1)
+        began.set()
+        asked.wait(10)
+        if len(tries) == 1:
+            raise ConnectionError
+        return "done"
+
+    with story.open() as session, session.run("refund", run_id="r") as run:
+        other = threading.Thread(target=lambda: looks.append(run.step("work", read)))
+
+        def decide(question: str) -> bool | None:
+            if threading.current_thread() is other:
+                looks.append("waits")
+                return None
+            asked.set()
+            return True if len(looks) > 1 or not other.is_alive() else None
+
+        story.memory.operator.answer_with(decide)
+        other.start()
+        assert began.wait(10)
+        assert run.step("approve", session.ask, "Pay?", HOUR_S).approved
+        other.join()
+    assert looks[-1] == "done"
+    assert len(tries) == 2
+    story.check_quiet()
+
+
 def test_a_run_in_asyncio_waits_with_its_steps_and_its_end() -> None:
     story = Story()
     story.approve_all()
