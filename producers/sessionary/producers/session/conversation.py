@@ -15,7 +15,7 @@ from sessionary.producers.context.scope import EventMetadata, current_scope, env
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Do, Flow, Send, Wait
 from sessionary.producers.durable.recorder import Recorder
-from sessionary.producers.errors import Invalid, Rejected, SessionEnded, SettingsError, Unavailable
+from sessionary.producers.errors import DeliveryFailed, Invalid, Rejected, SessionEnded, SettingsError, Unavailable
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import MessageView
@@ -296,7 +296,11 @@ class Questions:
         """
         core = self._core
         core.view.require_held()
-        place = None if sent is None else sent.wait_position(core.services.verdict_timeout_s)
+        try:
+            place = None if sent is None else sent.wait_position(core.services.verdict_timeout_s)
+        except DeliveryFailed:
+            self._take_back(asking, sent)
+            raise
         view = core.fetch_view(place)
         is_open = view.question is not None and view.question.question_id == asking.question_id
         if not is_open or view.epoch != core.emitter.epoch:
@@ -317,6 +321,14 @@ class Questions:
             if view.state in _ENDED
             else f"the question of session {core.session_id} is no longer open: another process asked since"
         )
+
+    def _take_back(self, asking: _Asking, sent: PendingVerdict | None) -> None:
+        """Return to the state before a question that is lost: nobody is asked."""
+        core = self._core
+        with core.lock:
+            known = core.view.question
+            if sent is not None and known is not None and known.question_id == asking.question_id:
+                core.set_state(sent.local_state)
 
     def _look_for_end(self) -> bool | None:
         """Return True once no question is open, and adopt the epoch; None while one is."""

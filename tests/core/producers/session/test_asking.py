@@ -14,6 +14,7 @@ import pytest
 from sessionary.producers import (
     Answer,
     AsyncSessionClient,
+    DeliveryFailed,
     Invalid,
     NotAllowed,
     Rejected,
@@ -27,6 +28,7 @@ from sessionary.producers import (
 )
 from sessionary.producers.durable.flow import Do, Flow, Wait
 from sessionary.producers.session.conversation import Questions
+from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import RunCompleted, SessionPaused, StepFailed, StepSucceeded
 
@@ -476,6 +478,22 @@ def test_a_question_of_a_turn_is_asked_once_although_its_process_dies(is_answere
         assert turn.number == 1
         assert session.ask("Pay?").approved
     assert story.questions() == {"Pay?": 1}
+
+
+def test_a_question_that_is_lost_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    session = story.open()
+
+    def lose(sent: PendingVerdict, timeout_s: float) -> None:
+        raise DeliveryFailed(sent.event_id, "no broker")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PendingVerdict, "wait_position", lose)
+        with pytest.raises(DeliveryFailed):
+            session.ask("Pay?")
+    assert session.local_state == "Active"
+    session.message("assistant", "nobody was asked")
+    assert session.core.beats.interval_s() is not None
 
 
 @pytest.mark.parametrize("question", ["", None, 7])
