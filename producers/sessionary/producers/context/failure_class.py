@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sessionary.producers.errors import Unavailable
+from sessionary.producers.errors import SessionaryError, Unavailable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -69,6 +69,10 @@ _SAID: Final[Mapping[tuple[str, str], _Said]] = {
     for name in names.split()
 }
 
+# The client's own errors that say "try it again", of what may have taken effect. A tool that calls
+# another one, or a model, is not called again for them.
+_OWN_UNKNOWN: Final = frozenset({"ModelTimeout", "ResultTooLarge", "ToolCallUnresolved"})
+
 # Functions that make a connection: of the call that they leave by an error, nothing was sent.
 _CONNECTING: Final = frozenset(
     {
@@ -103,7 +107,8 @@ def outcome_of(error: BaseException) -> Outcome:
 
     In this order, the first that says something:
 
-    - its attribute `retryable`: True is `not_sent`, False is `refused`;
+    - its attribute `retryable`: True is `not_sent`, False is `refused`; of the client's own errors
+      about calls that may have taken effect, `unknown`;
     - its class, if that says that nothing was sent;
     - the status of an answer: 408, 429 and 5xx are `unknown`, any other from 400 on is `refused`;
     - gRPC's code, or its class. Of a group, `unknown` in any part, then `refused`;
@@ -135,6 +140,8 @@ def _judge(error: BaseException, left: int) -> Outcome | None:
 
 def _say(error: Exception) -> _Said | None:
     """Return what an error says without its causes."""
+    if isinstance(error, SessionaryError) and type(error).__name__ in _OWN_UNKNOWN:
+        return "unknown"
     retryable = _read(error, "retryable")
     if isinstance(retryable, bool):
         return "not_sent" if retryable else "refused"
