@@ -308,6 +308,8 @@ class Questions:
         if is_open:
             return None
         if (answer := _find_answer(view.answers, asking.question_id)) is not None:
+            if core.view.local_state == "Terminated":
+                raise SessionEnded(f"session {core.session_id} was ended here before its question was answered")
             return _Found(answer)
         rejection = None if sent is None or view.verdict is None else view.verdict.reason
         if rejection is not None:

@@ -239,10 +239,12 @@ class Lifecycle:
     def _send_terminated(self, reason: TerminationReason, message: str | None, metadata: EventMetadata) -> None:
         core, view = self._core, self._core.view
         with core.lock:
-            snapshot = view.new_snapshot()
-            core.send_event(SessionTerminated(reason, message, snapshot), envelope_fields(metadata))
+            snapshot, is_asking = view.new_snapshot(), view.question is not None
+            sent = core.send_awaited(SessionTerminated(reason, message, snapshot), envelope_fields(metadata))
             view.snapshot_id = snapshot.snapshot_id
             core.set_state("Terminated")
+            if is_asking:  # perhaps a person has just answered: then the epoch is another one
+                self._verdicts.end_again(sent, lambda: self._send_terminated("cancelled", message, metadata))
 
     # The quota
 

@@ -31,6 +31,7 @@ from sessionary.producers.session.conversation import Questions
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import RunCompleted, SessionPaused, StepFailed, StepSucceeded
+from tests.support.waiting import wait_until
 
 HOUR_S = 3_600
 
@@ -494,6 +495,22 @@ def test_a_question_that_is_lost_is_not_open(monkeypatch: pytest.MonkeyPatch) ->
     assert session.local_state == "Active"
     session.message("assistant", "nobody was asked")
     assert session.core.beats.interval_s() is not None
+
+
+def test_an_agent_that_gives_up_just_after_the_answer_ends_its_session() -> None:
+    story = Story()
+    session = story.open()
+
+    def answer_and_give_up(question: str) -> None:
+        story.memory.operator.answer_with(None)
+        story.memory.operator.approve(story.session_id)
+        session.cancel("not needed")
+
+    story.memory.operator.answer_with(answer_and_give_up)
+    with pytest.raises(SessionEnded):
+        session.ask("Pay?")
+    wait_until(lambda: story.state() == "Terminated", 10, "the second end")
+    assert story.memory.view_session(story.session_id).reason_code == "cancelled"
 
 
 @pytest.mark.parametrize("question", ["", None, 7])
