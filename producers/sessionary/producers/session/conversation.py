@@ -325,7 +325,7 @@ class Questions:
         )
 
     def _take_back(self, asking: _Asking, sent: PendingVerdict | None) -> None:
-        """Return to the state before a question that is lost: nobody is asked."""
+        """Return to the state before a question that is lost: no person is asked."""
         core = self._core
         with core.lock:
             known = core.view.question

@@ -493,7 +493,7 @@ def test_a_question_that_is_lost_is_not_open(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(DeliveryFailed):
             session.ask("Pay?")
     assert session.local_state == "Active"
-    session.message("assistant", "nobody was asked")
+    session.message("assistant", "no person was asked")
     assert session.core.beats.interval_s() is not None
 
 
