@@ -227,7 +227,12 @@ def test_a_coroutine_that_is_closed_reports_the_end_of_its_work(
 
     async def work() -> None:
         client = AsyncSessionClient.wrap(sync_client)
-        async with client.session(user_id="u") as session, session.run("answer") as run, session.llm("large"):
+        async with (
+            client.session(user_id="u") as session,
+            session.turn(),
+            session.run("answer") as run,
+            session.llm("large"),
+        ):
             await run.step("collect", collect)
 
     async def begin() -> None:

@@ -7,9 +7,12 @@ nothing by itself is what its cause is.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sessionary.producers.errors import Unavailable
+from sessionary.producers.errors import SessionaryError, Unavailable
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 Outcome = Literal["not_sent", "unknown", "refused"]
 """The outcome of a failed call.
@@ -66,6 +69,10 @@ _SAID: Final[Mapping[tuple[str, str], _Said]] = {
     for name in names.split()
 }
 
+# The client's own errors that say "try it again", of what may have taken effect. A tool that calls
+# another one, or a model, is not called again for them.
+_OWN_UNKNOWN: Final = frozenset({"ModelTimeout", "ResultTooLarge", "ToolCallUnresolved"})
+
 # Functions that make a connection: of the call that they leave by an error, nothing was sent.
 _CONNECTING: Final = frozenset(
     {
@@ -100,11 +107,13 @@ def outcome_of(error: BaseException) -> Outcome:
 
     In this order, the first that says something:
 
-    - its attribute `retryable`: True is `not_sent`, False is `refused`;
+    - its attribute `retryable`: True is `not_sent`, False is `refused`; of the client's own errors
+      about calls that may have taken effect, `unknown`;
     - its class, if that says that nothing was sent;
     - the status of an answer: 408, 429 and 5xx are `unknown`, any other from 400 on is `refused`;
     - gRPC's code, or its class. Of a group, `unknown` in any part, then `refused`;
-    - its causes: `reason`, `__cause__`, exceptions in `args`, then `__context__`.
+    - its causes: `reason`, `__cause__`, exceptions in `args`, then `__context__`. An error of what
+      was called while another one was handled, as of a second service, is `unknown`.
 
     An error that says nothing, such as a `ValueError`, is `refused`.
     """
@@ -125,11 +134,14 @@ def _judge(error: BaseException, left: int) -> Outcome | None:
             return found
     if said == "by_cause":
         return "unknown"
-    return None if error.__context__ is None else _judge(error.__context__, left - 1)
+    found = None if error.__context__ is None else _judge(error.__context__, left - 1)
+    return "unknown" if found == "not_sent" and _was_raised_later(error) else found
 
 
 def _say(error: Exception) -> _Said | None:
     """Return what an error says without its causes."""
+    if isinstance(error, SessionaryError) and type(error).__name__ in _OWN_UNKNOWN:
+        return "unknown"
     retryable = _read(error, "retryable")
     if isinstance(retryable, bool):
         return "not_sent" if retryable else "refused"
@@ -168,13 +180,23 @@ def _is_of_network(error: OSError) -> bool:
 
 def _was_connecting(error: OSError) -> bool:
     """Return whether an error was raised while a connection was made."""
-    trace = error.__traceback__
+    places = ((frame.f_globals.get("__name__"), frame.f_code.co_name) for frame in _frames(error))
+    return any(place in _CONNECTING for place in places)
+
+
+def _was_raised_later(error: Exception) -> bool:
+    """Return whether an error was not raised by the function that handled its `__context__`."""
+    raising, handling = _frames(error), _frames(error.__context__)
+    return bool(raising) and raising[-1] not in handling
+
+
+def _frames(error: BaseException | None) -> "list[FrameType]":
+    """Return the calls that an error has left, the innermost one last."""
+    frames, trace = list["FrameType"](), None if error is None else error.__traceback__
     while trace is not None:
-        frame = trace.tb_frame
-        if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _CONNECTING:
-            return True
+        frames.append(trace.tb_frame)
         trace = trace.tb_next
-    return False
+    return frames
 
 
 def _status(error: Exception) -> int | None:

@@ -26,7 +26,7 @@ from sessionary.producers.durable.large_values import (
     store_value,
 )
 from sessionary.producers.durable.recorder import Judged, Recorder, wait_recorded
-from sessionary.producers.errors import Invalid, Rejected, SessionaryError, Unavailable
+from sessionary.producers.errors import Invalid, NotAllowed, Rejected, SessionaryError, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import text_with_type
 from sessionary.producers.run_ports import CallView, LogPosition
@@ -126,6 +126,7 @@ class CallPlan(NamedTuple):
     known: CallView | None = None  # the record of the key when its run was resumed
     save_border: Callable[[str], None] | None = None  # Takes `before` or `after`; saves a checkpoint of the run
     look_first: bool = False  # the key may have a record: it is read, so that a repeat is not rejected
+    until_answered: Callable[[], Flow[bool]] | None = None  # waits while a person is asked
 
     def reach_border(self, policy: ToolPolicy, side: str) -> Flow[None]:
         """Save a checkpoint before or after a call with an effect, if it belongs to a run."""
@@ -143,6 +144,8 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
     """Make a call and return its result, or the stored one. Raises as `tool` describes it."""
     call, failures = ReservedCall(policy, recorder, plan.run_id, plan.step_id, plan.key, plan.arguments), 0
     call.known = plan.known
+    if plan.until_answered is not None:
+        call.until_answered = plan.until_answered
     if plan.look_first and call.known is None:
         call.known = yield Do(call.fetch_judged)
     while True:
@@ -205,6 +208,7 @@ class ReservedCall:
         arguments: ArgumentsText = lambda _: "{}",
     ) -> None:
         self.known: CallView | None = None
+        self.until_answered = recorder.until_answered
         self.reservation = ""  # Id of the event that the try was granted to
         self._policy = policy
         self._recorder = recorder
@@ -230,7 +234,13 @@ class ReservedCall:
                     return stored
             if self._policy.rate is not None:
                 yield Wait(self._policy.rate.take_turn(self._recorder.waits.now_s()))
-            self.known = yield Do(self._ask_reservation)
+            try:
+                self.known = yield Do(self._ask_reservation)
+            except NotAllowed as refused:  # another task may have asked a person
+                was_asking = refused.state == "Paused" and self._recorder.is_active()  # answered by now
+                if not was_asking and not (yield from self.until_answered()):
+                    raise
+                continue
             if self.known is None:
                 return None
 

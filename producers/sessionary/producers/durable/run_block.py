@@ -557,6 +557,7 @@ class Run(ReportedBlock):
         return known
 
     def _adopt(self, known: KnownRun) -> None:
+        self._steps.is_detached = known.run.mode == "detached"
         self._steps.adopt(known.steps, known.calls, known.run.checkpoint)
         self._has_plan = known.run.plan_json is not None
         if known.run.state == "completed":

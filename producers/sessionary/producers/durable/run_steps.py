@@ -58,8 +58,9 @@ class RunSteps:
             yield from self.until_answered()
             try:
                 return (yield Do(send))
-            except NotAllowed:
-                if self.is_detached or not self._recorder.is_asking():
+            except NotAllowed as refused:
+                was_asking = refused.state == "Paused" and self._recorder.is_active()  # answered by now
+                if self.is_detached or not (was_asking or self._recorder.is_asking()):
                     raise
 
     def place(self, step_name: str | None = None) -> WorkContext:

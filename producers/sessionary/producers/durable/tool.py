@@ -210,7 +210,7 @@ class _ToolCaller:
             call = functools.partial(self._call_async if self._is_async else self._call, args, own)
             border = None if place is None else functools.partial(_save_border, place, name, key, fields)
             parts = metadata.run_id, metadata.step_id, key, text_of, call, functools.partial(inside, key)
-            return CallPlan(*parts, known, border, look_first)
+            return CallPlan(*parts, known, border, look_first, until_answered)
 
         until_answered = recorder.until_answered if place is None else place.until_answered
         call_by = self._call_by_key if is_named or self._once else self._call_by_number

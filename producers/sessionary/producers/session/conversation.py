@@ -8,13 +8,14 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from sessionary.producers.context.scope import EventMetadata, current_scope, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Do, Flow, Send, Wait
 from sessionary.producers.durable.recorder import Recorder
-from sessionary.producers.errors import Invalid, Rejected, SessionEnded, SettingsError, Unavailable
+from sessionary.producers.errors import DeliveryFailed, Invalid, Rejected, SessionEnded, SettingsError, Unavailable
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import MessageView
@@ -130,12 +131,13 @@ _ENDED: Final = ("Terminated", "Archived")
 
 
 class _Asking(NamedTuple):
-    """A question that is to be asked; `question_id` is the id of its event."""
+    """A question that is to be asked; `question_id` is the id of its event, `run_id` its run."""
 
     question_id: str
     text: str
     answer_ms: int | None
     fields: EnvelopeFields
+    run_id: str | None = None
 
 
 class _Found(NamedTuple):
@@ -147,10 +149,10 @@ class _Found(NamedTuple):
 class Questions:
     """The questions of one session. Thread-safe.
 
-    The id of a question follows from the place where it is asked: the run, the step, and how many
-    questions of this text were asked there before. So a process that comes to the same place again
-    finds the question, or its answer, instead of asking twice. In a run the answer is also kept, as
-    the output of a step.
+    The id of a question follows from the place where it is asked: the run and step, or the turn,
+    and how many questions of this text were asked there before. So a process that comes to the same
+    place again finds the question, or its answer, instead of asking twice. In a run the answer is
+    also kept, as the output of a step.
     """
 
     __slots__ = ("_core", "_verdicts")
@@ -172,7 +174,7 @@ class Questions:
             run_id = place.run_id
 
             def ask_in_step(step_name: str) -> Flow[dict[str, Json]]:
-                asking = _Asking(self._id_of(run_id, step_name), question, answer_ms, fields)
+                asking = _Asking(self._id_of(run_id, step_name), question, answer_ms, fields, run_id)
                 answer = yield from self._ask_in_turn(asking, core.view.answers)
                 return answer._asdict()
 
@@ -181,11 +183,14 @@ class Questions:
         calls = core.recorder().calls()
         number = calls.take_number(name)
         try:
-            asking = _Asking(self._id_of("", f"{name} #{number}"), question, answer_ms, fields)
-            # Without a run nothing says how far the work has come: only an answer after which none
-            # was done is the one to this question.
-            new = core.view.new_answer
-            return (yield from self._ask_in_turn(asking, () if new is None else (new,)))
+            if calls.turn:
+                known, question_id = core.view.answers, self._id_of("", f"turn {calls.turn}/{name} #{number}")
+            else:
+                # Nothing says how far the work has come: only an answer after which none was done
+                # is the one to this question.
+                known = () if core.view.new_answer is None else (core.view.new_answer,)
+                question_id = self._others_id(question) or self._unused_id(f"{name} #{number}", known)
+            return (yield from self._ask_in_turn(_Asking(question_id, question, answer_ms, fields), known))
         except BaseException:
             calls.give_back(name, number)
             raise
@@ -197,6 +202,21 @@ class Questions:
             return False
         yield from self._poll(self._look_for_end, question.answer_ms)
         return True
+
+    def _others_id(self, text: str) -> str | None:
+        """Return the id of the open question, if it is this one and was asked by another object."""
+        view, known = self._core.view, self._core.view.question
+        is_it = known is not None and known.text == text and known.question_id not in view.asked
+        return known.question_id if known is not None and is_it else None
+
+    def _unused_id(self, name: str, known: Sequence[Answer]) -> str:
+        """Return the id of a question outside of runs and turns: the first without a used answer.
+
+        A used one must not be the answer to an equal question that is asked later.
+        """
+        used = {answer.question_id for answer in self._core.view.answers if answer not in known}
+        ids = (self._id_of("", name if number == 1 else f"{name} again {number}") for number in count(1))
+        return next(question_id for question_id in ids if question_id not in used)
 
     def _id_of(self, run_id: str, name: str) -> str:
         return derived_id(*self._core.emitter.key, "question", run_id, name)
@@ -210,7 +230,7 @@ class Questions:
             is_open = view.question is not None and view.question.question_id == asking.question_id
             sent: PendingVerdict | None = None
             if is_open:
-                yield Do(self._hold)
+                yield Do(partial(self._hold, asking))
             elif view.question is None:
                 sent = yield Do(partial(self._send, asking))
             if is_open or sent is not None:
@@ -228,9 +248,10 @@ class Questions:
         if not is_known:
             core.sync(view.departures)
 
-    def _hold(self) -> None:
-        """Take the session over, unless this process holds it."""
-        if not self._core.view.is_holder:
+    def _hold(self, asking: _Asking) -> None:
+        """Take the session over, unless this process holds it, or asks in a task."""
+        view = self._core.view
+        if not view.is_holder and asking.run_id not in view.detached_runs:
             self._verdicts.wait_take_over(self._verdicts.ask_take_over({}))
 
     def _send(self, asking: _Asking) -> PendingVerdict | None:
@@ -244,6 +265,7 @@ class Questions:
             sent = core.send_awaited(payload, asking.fields, asking.question_id)
             # First, so that an interruption here leaves the question open.
             view.question = Question(asking.question_id, asking.text, self._limit_ms(asking))
+            view.asked.add(asking.question_id)
             view.snapshot_id = snapshot.snapshot_id
             core.set_state("Paused")
             return sent
@@ -274,7 +296,11 @@ class Questions:
         """
         core = self._core
         core.view.require_held()
-        place = None if sent is None else sent.wait_position(core.services.verdict_timeout_s)
+        try:
+            place = None if sent is None else sent.wait_position(core.services.verdict_timeout_s)
+        except DeliveryFailed:
+            self._take_back(asking, sent)
+            raise
         view = core.fetch_view(place)
         is_open = view.question is not None and view.question.question_id == asking.question_id
         if not is_open or view.epoch != core.emitter.epoch:
@@ -282,6 +308,8 @@ class Questions:
         if is_open:
             return None
         if (answer := _find_answer(view.answers, asking.question_id)) is not None:
+            if core.view.local_state == "Terminated":
+                raise SessionEnded(f"session {core.session_id} was ended here before its question was answered")
             return _Found(answer)
         rejection = None if sent is None or view.verdict is None else view.verdict.reason
         if rejection is not None:
@@ -295,6 +323,14 @@ class Questions:
             if view.state in _ENDED
             else f"the question of session {core.session_id} is no longer open: another process asked since"
         )
+
+    def _take_back(self, asking: _Asking, sent: PendingVerdict | None) -> None:
+        """Return to the state before a question that is lost: no person is asked."""
+        core = self._core
+        with core.lock:
+            known = core.view.question
+            if sent is not None and known is not None and known.question_id == asking.question_id:
+                core.set_state(sent.local_state)
 
     def _look_for_end(self) -> bool | None:
         """Return True once no question is open, and adopt the epoch; None while one is."""

@@ -14,7 +14,7 @@ from sessionary.producers.ports import Json, OnReceipt, Receipt, SessionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.verdicts import Verdicts
-from sessionary.producers.session.view import parsed_state
+from sessionary.producers.session.view import WAITING, parsed_state
 from sessionary.schemas.events import (
     Payload,
     SessionCreated,
@@ -96,7 +96,11 @@ class Lifecycle:
 
     def enter_phase(self, phase: Phase, metadata: EventMetadata) -> None:
         """Set the session's phase."""
-        self._core.send_phases(phase, fields=envelope_fields(metadata))
+        core = self._core
+        with core.lock:
+            core.send_phases(phase, fields=envelope_fields(metadata))
+            if phase != WAITING and core.view.local_state == "Active":
+                core.beats.start()  # they end in that phase
 
     # States
 
@@ -235,10 +239,12 @@ class Lifecycle:
     def _send_terminated(self, reason: TerminationReason, message: str | None, metadata: EventMetadata) -> None:
         core, view = self._core, self._core.view
         with core.lock:
-            snapshot = view.new_snapshot()
-            core.send_event(SessionTerminated(reason, message, snapshot), envelope_fields(metadata))
+            snapshot, is_asking = view.new_snapshot(), view.question is not None
+            sent = core.send_awaited(SessionTerminated(reason, message, snapshot), envelope_fields(metadata))
             view.snapshot_id = snapshot.snapshot_id
             core.set_state("Terminated")
+            if is_asking:  # perhaps a person has just answered: then the epoch is another one
+                self._verdicts.end_again(sent, lambda: self._send_terminated("cancelled", message, metadata))
 
     # The quota
 

@@ -137,6 +137,7 @@ class PolledSession:
         return (
             view.is_holder
             and not (view.lost or view.detached or view.pending is not None)
+            and view.local_state != "Terminated"  # what was ended here does not come back
             and state == "Active"
             and holder == self._core.emitter.producer_id
             and epoch is not None

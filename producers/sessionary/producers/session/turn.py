@@ -69,7 +69,8 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        if self._core.emitter.may_block:
+        # A coroutine that is closed can wait for nothing.
+        if self._core.emitter.may_block and not isinstance(error, GeneratorExit):
             from sessionary.producers.process.off_loop import run_anyway  # loads asyncio, as this runs
 
             await run_anyway(lambda: self._end_quietly(error), self._core.services.on_error)

@@ -116,6 +116,10 @@ class Verdicts:
             core.services.follower.follow_verdict(self._follow(pending, end))
             core.beats.beat_until_followed(pending)
 
+    def end_again(self, sent: PendingVerdict, end: Callable[[], None]) -> None:
+        """Let another thread call `end` if an event that ended the session was of an old epoch."""
+        self._core.services.follower.follow_verdict(self._follow(sent, end, is_end=True))
+
     def _is_reached(self, verb: str, view: SessionView) -> bool:
         """Return True if a verb has led to its goal.
 
@@ -144,8 +148,13 @@ class Verdicts:
                 )
             time.sleep(_EPOCH_PAUSE_S)
 
-    def _follow(self, pending: PendingVerdict, end: Callable[[], None]) -> Callable[[float], bool]:
-        """Return a step of waiting for the verdict: True once nothing more is to be done."""
+    def _follow(
+        self, pending: PendingVerdict, end: Callable[[], None], *, is_end: bool = False
+    ) -> Callable[[float], bool]:
+        """Return a step of waiting for the verdict: True once nothing more is to be done.
+
+        `is_end`: it is the verdict on an end, which a raised epoch did not let happen.
+        """
         core, services = self._core, self._core.services
         epoch, departures, deadline_s = core.emitter.epoch, core.view.departures, 0.0
 
@@ -177,7 +186,7 @@ class Verdicts:
             if view.epoch <= epoch:
                 return position is not None or time.monotonic() >= deadline_s
             with core.lock_then_notify():
-                if core.view.departures == departures and self._is_reached(pending.verb, view):
+                if core.view.departures == departures and (is_end or self._is_reached(pending.verb, view)):
                     self._end_granted(view, end)
             return True
 

@@ -125,6 +125,7 @@ class LocalView:
         "agent_count",
         "agents",
         "answers",
+        "asked",
         "bars",
         "begun",
         "created_id",
@@ -194,6 +195,7 @@ class LocalView:
         self.lost = self.notified_lost = False  # reported: by a poll
         self.is_held = False  # others paused it, as a poll or a verdict has reported
         self.question: Question | None = None  # the open one, as far as this object knows
+        self.asked = set[str]()  # ids of the questions that this object asked
         self.answers: Sequence[Answer] = ()  # the last ones, as the processor reported them
         self.new_answer: Answer | None = None  # the last one, if no work was done since
         self.sent_events: SentEvents | None = None  # those that may not be judged yet; None: not polled

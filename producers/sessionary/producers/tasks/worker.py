@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from sessionary.producers.client import SessionClient
 from sessionary.producers.client_core.core import ClientCore
 from sessionary.producers.context.callables import kind_of
-from sessionary.producers.context.error_info import to_error_info
+from sessionary.producers.context.error_info import ending_of, to_error_info
 from sessionary.producers.context.scope import enter_block, leave_block
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import TaskStopped, ToolCallInProgress, ToolCallUnresolved
@@ -298,12 +298,12 @@ class TaskAttempt:
                 if number + 1 == _CALLS_MAX:
                     return RunFailed(to_error_info(error))
                 self._pause()
-            except Exception as error:  # noqa: BLE001 - whatever the function raises is how the task failed
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises
                 self._sender.check()
                 if isinstance(error, Rejected):
                     self._look()  # why: the task may be over
                     self._sender.check()
-                return RunFailed(to_error_info(error))
+                return RunCompleted() if ending_of(error) == "done" else RunFailed(to_error_info(error))
         raise AssertionError("unreachable")
 
     def _go_on(self) -> KnownRun:

@@ -212,3 +212,27 @@ def test_the_wait_that_a_service_asks_for(
 def test_an_error_may_say_itself_how_long_to_wait() -> None:
     assert asked_wait_s(Unavailable("silent", 3.0), NOW_S) == 3
     assert asked_wait_s(named("bot", "FloodError", retry_after=12)(), NOW_S) == 12
+
+
+def test_a_failure_of_a_second_service_is_not_that_of_the_first_one() -> None:
+    def call_second() -> None:
+        raise KeyError("no id in the answer")
+
+    def call_both() -> None:
+        try:
+            raise ConnectionRefusedError
+        except ConnectionError:
+            call_second()
+
+    def wrap() -> None:
+        try:
+            raise ConnectionRefusedError
+        except ConnectionError:
+            raise LookupError("the service is away")  # noqa: B904 - as many do
+
+    with pytest.raises(KeyError) as failed:
+        call_both()
+    assert outcome_of(failed.value) == "unknown"
+    with pytest.raises(LookupError) as wrapped:
+        wrap()
+    assert outcome_of(wrapped.value) == "not_sent"

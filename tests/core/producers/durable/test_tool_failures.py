@@ -5,7 +5,7 @@ from urllib.error import URLError
 
 import pytest
 
-from sessionary.producers import ToolCallUnresolved, tool
+from sessionary.producers import ModelTimeout, ToolCallUnresolved, tool
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import ToolCallFailed as FailedEvent
 from sessionary.schemas.events import ToolCallStarted, ToolCallSucceeded
@@ -71,3 +71,25 @@ def test_a_tool_that_people_can_ask_says_so_in_its_record_and_waits_for_them() -
     assert isinstance(started, ToolCallStarted)
     assert (started.side_effect, started.queryable) == (True, True)
     assert len(service.calls) == 1
+
+
+@pytest.mark.parametrize("error", [TimeoutError("sent and silent"), ModelTimeout("model m", 5)])
+def test_a_tool_with_an_effect_is_not_called_again_for_a_call_in_it_that_may_have_taken_effect(
+    error: Exception,
+) -> None:
+    client, _ = memory_client()
+    calls: list[str] = []
+
+    @tool(effect="write")
+    def send_inner() -> None:
+        raise error
+
+    @tool(effect="write")
+    def send_outer() -> None:
+        calls.append("outer")
+        send_inner()
+
+    session = client.session(user_id="u")
+    with pytest.raises(ToolCallUnresolved), session.run("work"):
+        send_outer()
+    assert calls == ["outer"]

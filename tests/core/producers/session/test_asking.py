@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from sessionary.producers import (
     Answer,
     AsyncSessionClient,
+    DeliveryFailed,
     Invalid,
     NotAllowed,
     Rejected,
@@ -27,8 +28,10 @@ from sessionary.producers import (
 )
 from sessionary.producers.durable.flow import Do, Flow, Wait
 from sessionary.producers.session.conversation import Questions
+from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import RunCompleted, SessionPaused, StepFailed, StepSucceeded
+from tests.support.waiting import wait_until
 
 HOUR_S = 3_600
 
@@ -196,6 +199,39 @@ def test_events_of_an_attached_run_wait_or_are_refused_here() -> None:
         other.join()
     assert {done.name.partition(" ")[0] for done in story.applied(StepSucceeded)} >= {"work", "approve"}
     assert len(story.applied(RunCompleted)) == 1
+    story.check_quiet()
+
+
+def test_a_tool_that_is_tried_again_in_the_wait_waits_for_the_answer() -> None:
+    story, began, asked = Story(), threading.Event(), threading.Event()
+    tries, looks = list[int](), list[str]()
+
+    @tool(effect="read")
+    def read() -> str:
+        tries.append(1)
+        began.set()
+        asked.wait(10)
+        if len(tries) == 1:
+            raise ConnectionError
+        return "done"
+
+    with story.open() as session, session.run("refund", run_id="r") as run:
+        other = threading.Thread(target=lambda: looks.append(run.step("work", read)))
+
+        def decide(question: str) -> bool | None:
+            if threading.current_thread() is other:
+                looks.append("waits")
+                return None
+            asked.set()
+            return True if len(looks) > 1 or not other.is_alive() else None
+
+        story.memory.operator.answer_with(decide)
+        other.start()
+        assert began.wait(10)
+        assert run.step("approve", session.ask, "Pay?", HOUR_S).approved
+        other.join()
+    assert looks[-1] == "done"
+    assert len(tries) == 2
     story.check_quiet()
 
 
@@ -402,6 +438,79 @@ def test_a_detached_run_goes_on_while_a_person_is_asked() -> None:
         assert run.step("approve", lambda: session.ask("Pay?").approved)
     assert story.questions() == {"Pay?": 1}
     story.check_quiet()
+
+
+@pytest.mark.parametrize("between", ["turns", "work", "processes"])
+def test_a_denial_counts_although_an_equal_question_was_approved_before(between: str) -> None:
+    story, answers = Story(), iter([True, False])
+    story.memory.operator.answer_with(lambda question: next(answers))
+    session, approved = story.open(), list[bool]()
+    for _ in range(2):
+        with session.turn() if between == "turns" else nullcontext():
+            approved.append(session.ask("Pay?").approved)
+            if between != "turns":
+                session.message("tool", "paid")
+                story.memory.advance(1)
+        if between == "processes":
+            session = story.client().attach(story.session_id, take_over=True)
+    assert approved == [True, False]
+    assert story.questions() == {"Pay?": 2}
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_question_of_a_turn_is_asked_once_although_its_process_dies(is_answered: bool) -> None:
+    story = Story()
+    story.leave_with(Gone())
+    session = story.open()
+    with suppress(Gone), session.turn():
+        session.ask("Pay?")
+    story.memory.operator.answer_with(None)
+    if is_answered:
+        story.memory.operator.approve(story.session_id)
+    else:
+        story.approve_all()
+    story.memory.advance(60)
+    session = story.client().attach(story.session_id, take_over=True)
+    if not is_answered:
+        with pytest.raises(NotAllowed, match="wait for the answer"):
+            session.turn().__enter__()
+        assert session.ask("Pay?").approved  # the remedy
+    with session.turn() as turn:
+        assert turn.number == 1
+        assert session.ask("Pay?").approved
+    assert story.questions() == {"Pay?": 1}
+
+
+def test_a_question_that_is_lost_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    session = story.open()
+
+    def lose(sent: PendingVerdict, timeout_s: float) -> None:
+        raise DeliveryFailed(sent.event_id, "no broker")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PendingVerdict, "wait_position", lose)
+        with pytest.raises(DeliveryFailed):
+            session.ask("Pay?")
+    assert session.local_state == "Active"
+    session.message("assistant", "no person was asked")
+    assert session.core.beats.interval_s() is not None
+
+
+def test_an_agent_that_gives_up_just_after_the_answer_ends_its_session() -> None:
+    story = Story()
+    session = story.open()
+
+    def answer_and_give_up(question: str) -> None:
+        story.memory.operator.answer_with(None)
+        story.memory.operator.approve(story.session_id)
+        session.cancel("not needed")
+
+    story.memory.operator.answer_with(answer_and_give_up)
+    with pytest.raises(SessionEnded):
+        session.ask("Pay?")
+    wait_until(lambda: story.state() == "Terminated", 10, "the second end")
+    assert story.memory.view_session(story.session_id).reason_code == "cancelled"
 
 
 @pytest.mark.parametrize("question", ["", None, 7])

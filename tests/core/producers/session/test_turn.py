@@ -380,6 +380,16 @@ def test_a_run_over_several_turns_lives_with_its_process() -> None:
     assert refused(memory) == []
 
 
+def test_a_session_beats_again_once_its_phase_says_that_it_works() -> None:
+    client, memory = memory_client()
+    session = client.session(user_id="u1")
+    session.lifecycle.enter_phase("waiting")
+    assert beats_within(memory, 600) == 0
+    session.lifecycle.enter_phase("processing")
+    assert beats_within(memory, 600) == 60
+    assert phase_of(memory, session) == ("Active", "processing")
+
+
 def test_a_question_in_a_turn_leaves_the_turn_open() -> None:
     client, memory = memory_client()
     session = client.session(user_id="u1")

@@ -683,6 +683,50 @@ def test_a_question_of_a_task_is_answered() -> None:
     assert stage.client.get_task_results(task_id)["result"] == "sent"
 
 
+def test_a_task_goes_on_while_its_session_asks_a_person() -> None:
+    stage, done = Stage(), list[str]()
+    task_id, request = stage.start("work")
+
+    def work(ctx: TaskContext, given: Json) -> Json:
+        ctx.report_progress(0.5)
+        return ctx.run.step("step", lambda: stage.memory.view_session(stage.session).state)
+
+    def carry_out_meanwhile(question: str) -> bool:
+        done.append(question)
+        assert len(done) == 1, "the task waits for the answer"
+        stage.attempt(request).carry_out({"work": work})
+        return True
+
+    stage.memory.operator.answer_with(carry_out_meanwhile)
+    assert stage.session.ask("Send it?", deadline=60).approved
+    assert stage.client.get_task_results(task_id)["result"] == "Paused"
+    assert (stage.errors, rejected(stage)) == ([], [])
+
+
+def test_a_worker_that_takes_over_a_task_with_a_question_leaves_its_session_where_it_is() -> None:
+    stage, answers = Stage(), list[bool]()
+    task_id, request = stage.start("work")
+
+    def work(ctx: TaskContext, given: Json) -> Json:
+        session = current_session()
+        assert isinstance(session, Session)
+        answers.append(session.ask("Send it?", deadline=60).approved)
+        return None
+
+    def die(question: str) -> bool:
+        raise Dead
+
+    stage.memory.operator.answer_with(die)
+    with pytest.raises(Dead):
+        stage.attempt(request).carry_out({"work": work})
+    stage.memory.operator.answer_with(lambda question: True)
+    stage.attempt(request).carry_out({"work": work})
+    assert (answers, stage.client.check_task_status(task_id)["status"]) == ([True], "completed")
+    stage.session.sync()
+    stage.session.message("assistant", "sent")
+    assert rejected(stage) == []
+
+
 def test_workers_of_one_name_share_no_task() -> None:
     stage = Stage()
     task_id, request = stage.start("work")

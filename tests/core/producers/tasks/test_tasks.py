@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -141,6 +142,18 @@ def test_a_function_that_raises_fails_its_task_visibly() -> None:
     assert (view.state, view.error.error_class, view.error.code) == ("failed", "retryable", "TimeoutError")
     assert "the model server is silent" in view.error.message
     assert stage.client.get_task_results(task_id) == {"error": "task not completed. Current status: failed"}
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "completed"), (None, "completed"), (3, "failed")])
+def test_a_function_that_exits_ends_its_task_as_it_ends_a_run(code: int | None, state: str) -> None:
+    stage = Stage()
+
+    def leave(ctx: TaskContext, given: Json) -> None:
+        sys.exit(code)
+
+    task_id, request = stage.start("leave")
+    stage.attempt(request).carry_out({"leave": leave})
+    assert stage.client.check_task_status(task_id)["status"] == state
 
 
 @pytest.mark.parametrize("result", [object(), "x" * (1 << 20)])
