@@ -137,7 +137,7 @@ def _check_errors(kafka: KafkaSettings, urls: list[str], agent: Agent) -> None:
             (401, get_known(session, token=None)),
             (401, get_known(session, token="wrong")),
             (403, get_known(session, token="token-op")),
-            (400, get_known(f"{url}/v1/sessions/none")),
+            (400, get_known(f"{url}/v1/sessions/%07")),
             (400, get_known(f"{session}?after=x")),
             (400, get_known(f"{session}?after={(partition + 1) % 4}:1")),
             (400, get_known(f"{session}?wait_ms=99999")),
