@@ -143,9 +143,10 @@ class PartitionOracle(PauseModel):
         if not self.goes_on_alone(key, row, kind, envelope):
             if envelope["service_id"] == row["owner"]:
                 row["owner_heard"] = self.now
-            if was_unheard and row["state"] == "Active" and kind not in (*MIGRATION_TYPES, "requests_repeated"):
+            is_work = kind not in (*MIGRATION_TYPES, "requests_repeated")
+            if was_unheard and row["state"] == "Active" and is_work:
                 self.begin_limits_again(key)
-            if kind in MIGRATION_TYPES:
+            if not is_work:
                 pass  # it is no sign of work
             elif kind != "heartbeat":
                 row["last_work_at"] = row["last_event_at"] = self.now
