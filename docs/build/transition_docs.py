@@ -41,8 +41,9 @@ from the admission; `quota_wait` and `quota_silence` run until then.
 A turn, one exchange with the user, begins and ends without a transition: an event
 `session_phase_changed` moves an Active session to the phase `processing`, and at the end to
 `waiting`. While a process is in a turn, another one's begin and end are rejected as `phase_order`;
-a take-over, and another process's `resume` or `recover`, end the turn. In the phase `waiting` only
-the clock `user_idle` runs. A pause, and a migration, of a session that waits keep the phase.
+a take-over, and another process's `resume` or `recover`, end the turn. A turn may end in a pause,
+too. In the phase `waiting` only the clock `user_idle` runs. A pause, and a migration, of a session
+that waits keep the phase.
 
 """
 

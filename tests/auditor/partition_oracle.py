@@ -15,7 +15,7 @@ from tests.auditor.decoding import (
 )
 from tests.auditor.migration_model import MIGRATION_TYPES, is_fenced_again, is_prepared
 from tests.auditor.pause_model import PauseModel
-from tests.auditor.people_model import by_operator
+from tests.auditor.people_model import by_operator, is_unheard
 from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
     DEFAULTS,
@@ -138,11 +138,15 @@ class PartitionOracle(PauseModel):
         if is_out_of_bounds(fields):
             raise Rejection("invalid_value")
         self.check_permitted(key, row, kind, envelope, fields)
+        was_unheard = is_unheard(row)
         self.apply_event(key, row, kind, envelope, fields)
         if not self.goes_on_alone(key, row, kind, envelope):
             if envelope["service_id"] == row["owner"]:
                 row["owner_heard"] = self.now
-            if kind in MIGRATION_TYPES:
+            is_work = kind not in (*MIGRATION_TYPES, "requests_repeated")
+            if was_unheard and row["state"] == "Active" and is_work:
+                self.begin_limits_again(key)
+            if not is_work:
                 pass  # it is no sign of work
             elif kind != "heartbeat":
                 row["last_work_at"] = row["last_event_at"] = self.now

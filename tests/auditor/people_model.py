@@ -14,6 +14,11 @@ def by_operator(fields: Row) -> bool:
     return bool(fields.get("as_operator"))
 
 
+def is_unheard(row: Row) -> bool:
+    """Return whether nothing was heard of an Active session since an answer has made it so."""
+    return bool(row["state"] == "Active" and row["answered"] and row["last_event_at"] <= row["entered_at"])
+
+
 def content_of(snapshot: Row) -> tuple[str, int, str]:
     """Return what must be equal of a snapshot and the state that it is of."""
     return snapshot["state_json"], snapshot["schema_version"], snapshot["encoding"]

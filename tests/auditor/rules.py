@@ -42,6 +42,7 @@ NEXT_PHASES = {
     ("Active", "updating"): ("persisting", "waiting"),
     ("Active", "persisting"): ("processing", "waiting"),
     ("Active", "waiting"): ("processing",),
+    ("Paused", None): ("waiting",),
     ("Error", "logging"): ("recovery", "cleanup"),
     ("Error", "recovery"): ("cleanup",),
     ("Terminated", "releasing"): ("clearing",),
@@ -165,7 +166,7 @@ def is_legal(state: str, kind: str) -> bool:
     if kind in ACTIVE_TYPES:
         return state == "Active"
     homes = {
-        "session_phase_changed": ("Idle", "Active", "Error", "Terminated"),
+        "session_phase_changed": ("Idle", "Active", "Paused", "Error", "Terminated"),
         "session_started": ("Idle",),
         "session_start_failed": ("Idle",),
         "session_paused": ("Active", "Paused"),  # the second by operators only

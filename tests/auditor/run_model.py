@@ -5,6 +5,7 @@ from typing import Any
 from tests.auditor.artifact_model import DELETIONS
 from tests.auditor.call_model import is_reserved
 from tests.auditor.decoding import LogEntry, Rejection, Row, run_key_of
+from tests.auditor.people_model import is_unheard
 from tests.auditor.quota_model import QuotaModel
 from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS, TOMBSTONE_MS
 
@@ -263,9 +264,19 @@ class RunModel(QuotaModel):
                 run["error_class"] = "retryable"
                 self.decide_run(key, row, name, "failed", "session_ended")
 
+    def begin_limits_again(self, key: bytes) -> None:
+        """Begin the limits of a session's attached runs again: a process takes the answer."""
+        for _, run in self.open_runs_of(key):
+            if run["mode"] == "attached" and run["state"] != "queued":
+                run["due_at"] = self.now + run["limit"]
+
     def fire_run(self, key: bytes, name: bytes, instant: int, reason: str) -> None:
-        """Fail a run whose deadline has passed; in a pause of its session it begins again."""
-        if reason == "attached_limit" and self.rows[key]["state"] == "Paused":
+        """Fail a run whose deadline has passed; in a pause of its session it begins again.
+
+        So it does after an answer, until something is heard.
+        """
+        session = self.rows[key]
+        if reason == "attached_limit" and (session["state"] == "Paused" or is_unheard(session)):
             self.runs[name]["due_at"] = self.now + self.runs[name]["limit"]
             self.begun_again += 1
             return

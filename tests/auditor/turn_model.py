@@ -30,12 +30,13 @@ def move_phase(row: Row, producer: str, phase: str, now: int) -> None:
     """Move the phase, or raise `Rejection`: a turn is one process's at a time."""
     before, own = row["phase"], producer_hash(producer)
     if phase not in NEXT_PHASES.get((row["state"], before), ()):
-        raise Rejection("phase_order")
+        raise Rejection("illegal_transition" if row["state"] == "Paused" else "phase_order")
     is_begin = phase == "processing" and before != "persisting"
     if (is_begin or phase == "waiting") and row["turn_by"] not in (0, own):
         raise Rejection("phase_order")
     if phase == "waiting":
-        stop_duration(row, now)
+        if row["state"] != "Paused":
+            stop_duration(row, now)
         row["exchanges"], row["turn_by"] = row["exchanges"] + 1, 0
     elif is_begin:
         row["turn_by"] = own

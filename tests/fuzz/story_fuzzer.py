@@ -83,7 +83,8 @@ class StoryFuzzer(RecordFuzzer):
             (self._make_call, 0.7),
             (self._send_agent_event, 4),
             (self._send_large_content, 2),
-            (self._resume_too_late, 1.6),
+            (self._resume_too_late, 2.4),
+            (self._lose_task, 0.7),
             (self._damage_value, 38),
         ]
 
@@ -287,6 +288,18 @@ class StoryFuzzer(RecordFuzzer):
         else:
             agent = self._random.choice((self._pick_agent(), self._crowd))
             self._send(agent, "state_updated", {"state_json": _LARGE_TEXT})
+
+    def _lose_task(self) -> None:
+        """Let a worker begin a task, and another one send its work, and take it over."""
+        agent, run_id = self._crowd if self._random.random() < 0.5 else self._pick_agent(), f"task-{self._made}"
+        self._send(agent, "run_queued", {"mode": "detached"}, run_id=run_id)
+        self._send(agent, "run_started", {"mode": "detached", "plan_json": None}, run_id=run_id)
+        for place, event_type in enumerate(("run_running", "run_paused", "run_resumed")):
+            fields = {"progress": None} if event_type == "run_running" else {}
+            second = {"producer_id": "second", "producer_seq": self._made + place}
+            self._send(agent, event_type, fields, run_id=run_id, **second)
+        self._send(agent, "run_running", {"progress": None}, run_id=run_id)
+        self._send(agent, "run_cancelled", run_id=run_id)
 
     def _resume_too_late(self) -> None:
         """Let a run fail in a session that never ends, and days pass before it is resumed.

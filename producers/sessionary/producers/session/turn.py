@@ -145,9 +145,10 @@ class Turn:
     def _send_end(self) -> None:
         core, view = self._core, self._core.view
         with core.lock:
-            if view.local_state == "Active":  # else a pause, an error or an end came before
+            # Else an error, an end, or a pause of its own came before: the turn goes on after it.
+            if view.local_state == "Active" or (view.is_held and view.question is None):
                 core.send_phases(WAITING, fields=self._fields)
-                core.set_state("Active")  # no heartbeats
+                core.set_state(view.local_state)  # no heartbeats
 
     def _end_quietly(self, error: BaseException | None) -> None:
         """End the turn. Raises as `Session.emit` does, unless the block was left by `error`."""

@@ -349,6 +349,25 @@ def test_a_turn_that_is_left_in_another_state_goes_on_afterwards(state: str) -> 
     assert refused(memory) == []
 
 
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_turn_that_ends_while_a_person_holds_the_session_is_over(is_noticed: bool) -> None:
+    client, memory = memory_client(on_error=lambda error: None)
+    session = client.session(user_id="u1")
+    with session.turn():
+        memory.operator.pause(session)
+        if is_noticed:
+            memory.advance(10)
+            assert session.local_state == "Paused"
+    assert phase_of(memory, session) == ("Paused", "waiting")
+    memory.operator.resume(session)
+    memory.advance(10)
+    assert phase_of(memory, session) == ("Active", "waiting")
+    assert beats_within(memory, DAY_S - 20) == 0
+    with session.turn() as turn:
+        assert turn.number == 2
+    assert refused(memory) == []
+
+
 def test_verbs_between_turns_go_and_start_no_heartbeats() -> None:
     client, memory = memory_client()
     session = client.session(user_id="u1")

@@ -331,7 +331,7 @@ def accepted_values(rules: SessionRules, state: str, cls: type[Any], field: str)
         value = getattr(payload, field)
         if value in rules.clock_reasons.get(event_type, ()):
             continue
-        rows = [row()._replace(state=state, phase=phase) for phase in PHASE_NAMES]  # type: ignore[arg-type]
+        rows = [row()._replace(state=state, phase=phase) for phase in (None, *PHASE_NAMES)]  # type: ignore[arg-type]
         if rule is not None and any(not isinstance(rule(each, payload, 1), Objection) for each in rows):
             found.add(value)
     return found

@@ -1,8 +1,8 @@
 """Rows of open runs, and of finished ones until they vanish, and the clock of an open run.
 
-An attached run that has started has a limit, which does not end it while its session is Paused, and
-begins again after the pause. A detached run, and one that waits in a queue, is given up if nothing
-is heard of it for a day. Times are ms of log time.
+An attached run that has started has a limit, which does not end it while its session is Paused, or
+an answer waits for a process, and begins again afterwards. A detached run, and one that waits in a
+queue, is given up if nothing is heard of it for a day. Times are ms of log time.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from sessionary.stream_processors.core.model import Decision, RowLookup
 from sessionary.stream_processors.core.rows import RowKind
 from sessionary.stream_processors.core.run.changes import ClaimMoved, begin_limit_again, give_up_run
 from sessionary.stream_processors.core.run.transitions import RunRow
+from sessionary.stream_processors.core.session.people import awaits_process
 from sessionary.stream_processors.core.tombstones import DAY_MS
 
 RUN_TOMBSTONE_MS: Final = 1_209_600_000  # 14 days, as a session's tombstone stays
@@ -162,11 +163,13 @@ class RunRows(StoredRows):
     ) -> Decision:
         """Return the failure of a run whose clock is due; its claim to a quota ends in any case.
 
-        In a pause of its session the limit of an attached run begins again.
+        The limit of an attached run begins again in a pause of its session, and while an answer
+        waits for a process.
         """
         assert isinstance(row, RunState)
         session = rows.get_row(SessionKey(row.tenant_id, row.session_id).encoded())
-        if row.due_at is not None and isinstance(session, SessionState) and session.state == "Paused":
+        is_known = row.due_at is not None and isinstance(session, SessionState)
+        if is_known and (session.state == "Paused" or awaits_process(session)):
             return Decision((), writes={key: begin_limit_again(row, now_ms)})
         due_ms, reason_code, reason = run_deadline(row, outage_end_ms)
         after, facts = give_up_run(row, now_ms, ErrorInfo("retryable", reason_code, reason), due_ms)

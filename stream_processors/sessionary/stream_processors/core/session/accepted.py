@@ -54,6 +54,8 @@ AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # sess
 def _move_phase(state: SessionState, payload: Any, now_ms: int) -> SessionFact | Objection:
     if (state.phase, payload.phase) in PHASES[state.state]:
         return PhaseMoved(payload.phase, now_ms, state.turn_by)
+    if state.state == "Paused":  # where a turn may end, and nothing else
+        return Objection("illegal_transition", "session_phase_changed is not possible in Paused")
     return Objection("phase_order", f"{payload.phase} does not follow {state.phase} in {state.state}")
 
 

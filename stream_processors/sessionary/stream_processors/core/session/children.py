@@ -137,6 +137,19 @@ def decide_quota_verdict(row: object, arrival: SessionArrival, verdict: QuotaVer
     return Decision(answer_verdict(arrival.session, verdict, claim))
 
 
+def begin_limits_again(row: SessionState, at_ms: int, rows: RowLookup, further: Decision) -> Decision:
+    """Return `further`, and the limits of attached runs from `at_ms` on (ms of log time).
+
+    A process has come to an answered session, of which nothing was heard before.
+    """
+    writes = dict(further.writes or {})
+    for open_run in row.open_runs:
+        if not open_run.detached:
+            key = run_key(row.tenant_id, row.session_id, open_run.run_id)
+            writes[key] = begin_limit_again(writes.get(key) or rows.get_row(key), at_ms)
+    return Decision(further.facts, writes=writes)
+
+
 def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> Decision:
     """Return the results of a transition for the session's attached runs; `row`: before or after.
 

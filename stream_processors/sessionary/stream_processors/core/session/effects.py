@@ -144,7 +144,7 @@ def _take_over(row: SessionState, fact: TakenOver) -> SessionState:
 def _move_phase(row: SessionState, fact: PhaseMoved) -> SessionState:
     before, now_ms = row.phase, fact.at_ms
     if fact.phase == WAITING:  # a turn has ended
-        stopped = stop_duration(row, now_ms)
+        stopped = row if row.state == "Paused" else stop_duration(row, now_ms)  # a pause has stopped it
         return stopped._replace(
             phase=WAITING, exchanges=row.exchanges + 1, turn_by=0, last_event_at=now_ms, last_work_at=now_ms
         )

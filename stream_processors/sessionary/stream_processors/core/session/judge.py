@@ -59,6 +59,7 @@ from sessionary.stream_processors.core.session.accepted import (
 from sessionary.stream_processors.core.session.admission import used_tokens
 from sessionary.stream_processors.core.session.children import (
     NOTHING,
+    begin_limits_again,
     change_open_runs,
     decide_quota_verdict,
     find_named_rows,
@@ -68,6 +69,8 @@ from sessionary.stream_processors.core.session.children import (
 )
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
+    CleanupReleased,
+    ContentUpdated,
     Created,
     DataClassified,
     GapFound,
@@ -79,6 +82,8 @@ from sessionary.stream_processors.core.session.facts import (
     RequestsAsked,
     RunEventTaken,
     SessionFact,
+    SnapshotTaken,
+    TakenOver,
     Transitioned,
     WorkDone,
 )
@@ -91,7 +96,11 @@ from sessionary.stream_processors.core.session.migration import (
     object_to_migration_sender,
 )
 from sessionary.stream_processors.core.session.open_requests import open_requests
-from sessionary.stream_processors.core.session.people import is_by_operator, is_operators_cancellation
+from sessionary.stream_processors.core.session.people import (
+    awaits_process,
+    is_by_operator,
+    is_operators_cancellation,
+)
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_rejection, object_to_size
 from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS, SessionRows
@@ -123,6 +132,10 @@ EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # sessi
 
 DUPLICATE: Final = Decision((), duplicate=True)
 _NO_FACTS: Final[Sequence[Any]] = ()
+# By these a process is heard of that goes on with its session.
+_HEARD: Final[frozenset[type[Any]]] = frozenset(
+    {CleanupReleased, ContentUpdated, HeartbeatSeen, PhaseMoved, SnapshotTaken, TakenOver, WorkDone}
+)
 
 
 class SessionRules(NamedTuple):
@@ -303,6 +316,8 @@ def _decide_known(
     fact = checked_snapshot(row, fact)
     if type(fact) is Transitioned:
         fact = complete_transition(row, event, fact)
+    if row.open_runs and row.answers and type(fact) in _HEARD and awaits_process(row):
+        further = begin_limits_again(row, arrival.now_ms, rows, further)
     owner_heard: int | None = None
     if envelope.service_id == row.owner_service and type(fact) is not RunEventTaken:
         owner_heard = arrival.now_ms
@@ -311,7 +326,7 @@ def _decide_known(
     if sequence is None:
         if type(fact) is HeartbeatSeen:
             fact.owner_heard_at = owner_heard
-        return Decision((fact,))
+        return Decision((fact,), writes=further.writes)
     facts: list[Any] = []
     if type(fact) is WorkDone and sequence.gap is None and sequence.forgotten is None:
         fact.producers, fact.owner_heard_at = sequence.producers, owner_heard

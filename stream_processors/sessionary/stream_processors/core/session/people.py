@@ -145,6 +145,11 @@ def is_answer_unheard(row: SessionState) -> bool:
     return row.last_event_at <= row.entered_at and row.reason_code in _ANSWERS
 
 
+def awaits_process(row: SessionState) -> bool:
+    """Return whether an answer has made a session Active, and nothing was heard of it since."""
+    return row.state == "Active" and is_answer_unheard(row)
+
+
 def committed_snapshot(row: SessionState) -> Snapshot:
     """Return a snapshot of a session's committed state: its head, or one that follows the head.
 

@@ -360,7 +360,7 @@ ACCEPTED: dict[SessionStateName, frozenset[str]] = {
     | SIGNS_OF_LIFE
     | OPERATOR_EVENTS
     | {"session_phase_changed", "state_updated", "resources_released"},
-    "Paused": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"resources_released"},
+    "Paused": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"session_phase_changed", "resources_released"},
     "Timeout": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"resources_released"},
     "Error": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"session_phase_changed", "resources_released"},
     "Terminated": OPERATOR_EVENTS | {"session_phase_changed", "resources_released"},
@@ -368,8 +368,9 @@ ACCEPTED: dict[SessionStateName, frozenset[str]] = {
 }
 
 # From which phase to which, by state. In Active a turn begins with `processing`, and ends with
-# `waiting`, unless another process is in a turn (`accepted.take_turn`).
-PHASES: dict[SessionStateName, frozenset[tuple[Phase, Phase]]] = {
+# `waiting`, unless another process is in a turn (`accepted.take_turn`); its process may end it in a
+# pause too, which may be others'.
+PHASES: dict[SessionStateName, frozenset[tuple[Phase | None, Phase]]] = {
     "Idle": frozenset({("creating", "validating"), ("validating", "connecting")}),
     "Active": frozenset(
         {
@@ -383,6 +384,7 @@ PHASES: dict[SessionStateName, frozenset[tuple[Phase, Phase]]] = {
             ("persisting", "waiting"),
         }
     ),
+    "Paused": frozenset({(None, "waiting")}),
     "Error": frozenset({("logging", "recovery"), ("logging", "cleanup"), ("recovery", "cleanup")}),
     "Terminated": frozenset({("releasing", "clearing")}),
 }

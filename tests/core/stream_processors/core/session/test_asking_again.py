@@ -174,3 +174,10 @@ def test_a_paused_session_and_one_that_is_archived() -> None:
     assert rig.send(rig.agent, "session_terminated", reason="cancelled") == "applied"
     assert rig.advance(400_000, step_ms=4_000)[-1].startswith("T14")
     assert rig.send(operator, "requests_repeated") == "rejected session_archived"
+
+
+def test_an_operator_who_asks_again_is_no_sign_of_life_of_the_agent() -> None:
+    rig = AskingRig().started()
+    rig.advance(20_000)
+    rig.ask_again()
+    assert rig.advance(40_000) == ["T06 inactive"]

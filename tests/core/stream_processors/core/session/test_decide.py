@@ -88,6 +88,8 @@ def test_what_is_not_listed_is_rejected_and_what_is_listed_applies(state: str, e
         assert outcome == "rejected unknown_cleanup"
     elif event_type == "session_phase_changed" and state == "Idle":  # legal, but the last phase is reached
         assert outcome == "rejected phase_order"
+    elif event_type == "session_phase_changed" and state == "Paused":  # legal, but no turn ends with it
+        assert outcome == "rejected illegal_transition"
     else:
         assert outcome == "applied" if is_listed(state, event_type) else outcome.startswith("rejected ")
     if outcome.startswith("rejected "):

@@ -249,9 +249,30 @@ def test_the_limit_of_an_attached_run_waits_for_the_answer_too(waited_ms: int) -
     assert rig.advance(waited_ms) == []
     assert hand.send("session_resumed", approved=True) == "applied"
     agent.epoch = 2
+    assert rig.advance(1) == []
+    assert rig.send(agent, "heartbeat") == "applied"  # the limit begins
     for _ in range(17):
         assert rig.advance(50_000) == []
         assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.advance(50_000) == ["None attached_limit"]
+
+
+@pytest.mark.parametrize("heard", ["heartbeat", "session_activity", "run_completed", "session_taken_over"])
+def test_the_limit_of_an_attached_run_waits_for_a_process_that_takes_the_answer(heard: str) -> None:
+    rig, agent, hand, _ = asked(answer_ms=3_000_000, hold_ms=3_000_000, run_id="r")
+    assert hand.send("session_resumed", approved=True) == "applied"
+    agent.epoch = 2
+    assert rig.advance(2_000_000) == []
+    if heard == "run_completed":
+        assert rig.send(agent, "run_running", {"run_id": "r"}, progress=None) == "applied"
+        assert rig.send(agent, heard, {"run_id": "r"}) == "applied"
+        assert rig.row_of(agent).open_runs == ()
+        return
+    assert rig.send(agent, heard) == "applied"
+    agent.epoch = rig.row_of(agent).epoch
+    for _ in range(17):
+        assert rig.advance(50_000) == []
+        assert rig.send(agent, "session_activity") == "applied"
     assert rig.advance(50_000) == ["None attached_limit"]
 
 

@@ -38,7 +38,7 @@ def test_the_legal_types_of_a_state_are_the_oracles(state: SessionStateName) -> 
 
 def test_the_steps_between_phases_are_the_oracles() -> None:
     for state in STATES:
-        for phase in get_args(Phase):
+        for phase in (None, *get_args(Phase)):
             following = {after for before, after in PHASES.get(state, ()) if before == phase}
             assert following == set(rules.NEXT_PHASES.get((state, phase), ()))
 

@@ -231,6 +231,27 @@ def test_a_session_that_is_paused_between_turns_waits_for_its_user_afterwards(is
     assert rig.row_of(agent).max_due_at == rig.at + (left_ms or 0)
 
 
+def test_a_turn_ends_while_a_person_holds_the_session() -> None:
+    rig, agent = started(LIMITS._replace(user_idle_ms=DAY_MS))
+    assert begin(rig, agent) == "applied"
+    rig.advance(10_000)
+    left_ms = (rig.row_of(agent).max_due_at or 0) - rig.at
+    hand = Hand(rig, agent)
+    assert hand.pause() == "applied"
+    assert begin(rig, agent) == "rejected illegal_transition"
+    assert end(rig, other_process(rig)) == "rejected phase_order"
+    assert end(rig, agent) == "applied"
+    assert phase_of(rig, agent) == ("Paused", "waiting")
+    assert end(rig, agent) == "rejected illegal_transition"
+    assert hand.send("session_resumed") == "applied"
+    agent.epoch = rig.row_of(agent).epoch
+    row = rig.row_of(agent)
+    assert (row.phase, row.exchanges, row.turn_by, row.max_due_at) == ("waiting", 1, 0, left_ms)
+    assert rig.advance(2 * BUDGET_MS) == []
+    assert begin(rig, other_process(rig, "r")) == "applied"
+    assert rig.row_of(agent).max_due_at == rig.at + left_ms
+
+
 def test_a_pause_between_turns_has_its_own_limit() -> None:
     rig, agent = waiting()
     assert rig.send(agent, "session_paused") == "applied"
