@@ -103,7 +103,9 @@ def _verb(
     module = inspect.getmodule(found)
     constants = {} if module is None else vars(module)
     call = called if is_property else f"{called}({', '.join(_parameters(node.args, constants, bound=bound))})"
-    return Verb(call, "" if returns == "None" else returns, _sentence(found), _raised(inspect.getdoc(found) or ""))
+    return Verb(
+        call, "" if returns == "None" else returns, _sentence(found), _named_errors(inspect.getdoc(found) or "")
+    )
 
 
 def _parameters(args: ast.arguments, constants: Mapping[str, object], *, bound: bool) -> Iterator[str]:
@@ -152,7 +154,7 @@ def _sentence(found: object) -> str:
     return re.split(r"(?<=[.!?]) (?=[A-Z`])", paragraph)[0]
 
 
-def _raised(docstring: str) -> tuple[str, ...]:
+def _named_errors(docstring: str) -> tuple[str, ...]:
     """Return the errors that a docstring's section names."""
     _, _, section = docstring.partition("\nRaises:\n")
     named = re.findall(r"^    ([A-Z]\w+(?:, [A-Z]\w+)*):", section.split("\n\n")[0], re.M)

@@ -165,6 +165,6 @@ def _is_event_set(site: Site) -> bool:
 def _more_phases(node: ast.Call) -> Iterator[Replacement]:
     """Yield a state's phases with an additional step."""
     steps = ast.literal_eval(node.args[0])
-    names = sorted({name for step in steps for name in step})
+    names = sorted({name for step in steps for name in step if name is not None})
     for step in ((a, b) for a in names for b in names if (a, b) not in steps):
         yield "step added", toggle_element(node, ast.Tuple([ast.Constant(word) for word in step], ast.Load()))

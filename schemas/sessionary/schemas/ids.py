@@ -208,8 +208,6 @@ def _checked_text(text: str, what: str) -> str:
 
         text = unicodedata.normalize("NFC", text)
         unicode_fault = next((found for found in text if unicodedata.category(found) in _NOT_IN_TEXTS), "")
-        if "\ufffd" in text:
-            raise Invalid("invalid_value", f"{what} {text!r} was made of bytes that are no UTF-8: pass a text")
     control = unicode_fault or next((found for found in text if found < " " or found == "\x7f"), "")
     if not text.strip():
         raise Invalid("invalid_value", f"{what} {text!r} is empty: pass a UUID, or a text of your own")

@@ -122,7 +122,7 @@ SESSION: Final = object_schema(
 _AFTER: Final = {**TEXT_OR_NULL, "pattern": "^[0-9]+:[0-9]+$"}
 KNOWN_SESSION: Final = {
     **object_schema(
-        session_id={**TEXT, "format": "uuid"},
+        session_id=about({**TEXT, "minLength": 1, "maxLength": 256}, "its id: a UUID, or the text that was given"),
         state=about(TEXT, "the session's state as the client knows it"),
         epoch={**NUMBER, "default": 1},
         holder=about(TEXT_OR_NULL, "the client's producer id, if it holds the session"),

@@ -43,6 +43,8 @@ from sessionary.stream_processors.core.run.transitions import (
 from sessionary.stream_processors.core.trail import at_due_time, next_number, session_record
 
 QUOTA: Final = "concurrent_runs"
+ANSWERS: Final = frozenset({"approved", "denied", "expired"})
+"""The reason codes with which an answer to its question makes a session Active."""
 REJECTIONS_KEPT: Final = 16
 _WAITS = "Run queued: it waits for its tenant's quota"
 _ADMITTED = "Run admitted by its tenant's quota"
@@ -259,6 +261,15 @@ def time_out_session(row: Any, at_ms: int, reason_code: str, *, is_silent: bool)
         return row, ()
     code = _PAUSED_BY_SILENCE if is_silent else _PAUSED_BY_TIMEOUT
     return _pause_run(row, at_ms, code, f"The session timed out: {reason_code}")
+
+
+def awaits_process(session: SessionState) -> bool:
+    """Return whether an answer has made a session Active, and nothing was heard of it since.
+
+    The limits of its runs wait as in a pause.
+    """
+    is_unheard = session.last_event_at <= session.entered_at and session.reason_code in ANSWERS
+    return is_unheard and session.state == "Active"
 
 
 def begin_limit_again(row: Any, at_ms: int) -> Any:

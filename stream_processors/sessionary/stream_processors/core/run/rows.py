@@ -17,9 +17,8 @@ from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.family import StoredRows, content_parts, session_facts
 from sessionary.stream_processors.core.model import Decision, RowLookup
 from sessionary.stream_processors.core.rows import RowKind
-from sessionary.stream_processors.core.run.changes import ClaimMoved, begin_limit_again, give_up_run
+from sessionary.stream_processors.core.run.changes import ClaimMoved, awaits_process, begin_limit_again, give_up_run
 from sessionary.stream_processors.core.run.transitions import RunRow
-from sessionary.stream_processors.core.session.people import awaits_process
 from sessionary.stream_processors.core.tombstones import DAY_MS
 
 RUN_TOMBSTONE_MS: Final = 1_209_600_000  # 14 days, as a session's tombstone stays

@@ -39,6 +39,7 @@ from sessionary.stream_processors.core.model import (
     Stream,
 )
 from sessionary.stream_processors.core.rows import AnyRows, Remains
+from sessionary.stream_processors.core.run.changes import awaits_process
 from sessionary.stream_processors.core.run.judge import is_of_detached_run
 from sessionary.stream_processors.core.run.rows import RunRows
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
@@ -97,7 +98,6 @@ from sessionary.stream_processors.core.session.migration import (
 )
 from sessionary.stream_processors.core.session.open_requests import open_requests
 from sessionary.stream_processors.core.session.people import (
-    awaits_process,
     is_by_operator,
     is_operators_cancellation,
 )

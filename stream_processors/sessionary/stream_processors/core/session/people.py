@@ -23,6 +23,7 @@ from sessionary.schemas.limits import OPERATOR_HOLD_MS_MAX, OPERATOR_HOLD_MS_MIN
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Answer, Envelope, Question, SessionHold, Snapshot
 from sessionary.stream_processors.core.judge import Objection
+from sessionary.stream_processors.core.run.changes import ANSWERS
 
 
 def is_by_operator(event: Event) -> bool:
@@ -38,7 +39,6 @@ def is_operators_cancellation(payload: Any) -> bool:
 EXPIRED: Final = "expired"
 _APPROVED: Final = "approved"
 _DENIED: Final = "denied"
-_ANSWERS: Final = frozenset({EXPIRED, _APPROVED, _DENIED})
 ANSWERS_KEPT: Final = 16
 
 
@@ -137,17 +137,12 @@ def kept_answers(row: SessionState, answer: Answer | None) -> Sequence[Answer]:
 
 def is_answer_new(row: SessionState) -> bool:
     """Return whether an answer has made a session Active, and no work was done in it since."""
-    return row.last_work_at <= row.entered_at and row.state == "Active" and row.reason_code in _ANSWERS
+    return row.last_work_at <= row.entered_at and row.state == "Active" and row.reason_code in ANSWERS
 
 
 def is_answer_unheard(row: SessionState) -> bool:
     """Return whether nothing was heard of an Active session since an answer has made it so."""
-    return row.last_event_at <= row.entered_at and row.reason_code in _ANSWERS
-
-
-def awaits_process(row: SessionState) -> bool:
-    """Return whether an answer has made a session Active, and nothing was heard of it since."""
-    return row.state == "Active" and is_answer_unheard(row)
+    return row.last_event_at <= row.entered_at and row.reason_code in ANSWERS
 
 
 def committed_snapshot(row: SessionState) -> Snapshot:

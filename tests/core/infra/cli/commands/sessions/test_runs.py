@@ -237,20 +237,6 @@ def test_a_person_reads_a_run_and_the_list(runs: Runs, capfd: pytest.CaptureFixt
     ]
 
 
-def test_a_text_names_the_session_of_a_tenant_that_is_known(
-    runs: Runs, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with runs.client.open("thread 42", user_id="ann").run("export", run_id="r5"):
-        pass
-    assert run_command(["run", "show", "thread 42", "r5"]) == 0
-    monkeypatch.delenv("SESSIONARY_API_TOKENS")
-    monkeypatch.setenv("SESSIONARY_API_TOKEN", "token")
-    assert run_command(["run", "show", "--tenant", "acme", "thread 42", "r5"]) == 0
-    assert [row["run_id"] for row in answers(capfd)] == ["r5", "r5"]
-    assert run_command(["run", "show", "thread 42", "r5"]) == 2
-    assert "give --tenant" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
