@@ -101,9 +101,6 @@ class ModelCall(ReportedBlock):
     cancels it, and leaving `with` raises `ModelTimeout`. A step that it was in may be tried again;
     the usage of the call that is made instead says so.
 
-    A figure that is no whole number, such as the None of a stream, is rounded or counts as 0:
-    `on_error` gets an `Invalid`, and the block raises nothing.
-
     Attributes:
         tokens_in: Tokens of the prompt, with those that a cache gave or took.
         tokens_out: Tokens of the answer, with those of reasoning.
