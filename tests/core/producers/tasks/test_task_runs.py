@@ -114,9 +114,10 @@ def test_a_function_works_in_its_session_and_its_events_name_the_task() -> None:
         assert in_thread == [session]
         return session.session_id
 
+    outside = current_session()
     task_id = carry_out(stage, work)
     assert stage.client.get_task_results(task_id)["result"] == stage.session.session_id
-    assert current_session() is None
+    assert current_session() is outside
     named = {event.envelope.event_type for event in stage.memory.events() if event.envelope.run_id == task_id}
     assert {"session_activity", "state_updated"} <= named
     stage.session.sync()
