@@ -88,6 +88,9 @@ def test_the_image_has_all_files_of_which_the_wheel_is_built(wheel: Path, tmp_pa
                 for path in paths:
                     source.mkdir(exist_ok=True)
                     shutil.copy(ROOT / path, source)
+            case ["COPY", path, target] if (ROOT / path).is_file():
+                (source / target).parent.mkdir(parents=True)
+                shutil.copy(ROOT / path, source / target)
             case ["COPY", path, target]:
                 shutil.copytree(ROOT / path, source / target, ignore=shutil.ignore_patterns("generated", "__pycache__"))
     run_clean(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, source, cwd=tmp_path)
