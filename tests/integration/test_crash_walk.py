@@ -29,7 +29,7 @@ from tests.support.crashing_workflow import UNRESOLVED, Ended, Job, read_ended
 
 pytestmark = pytest.mark.timeout(3_000)
 PARTS = 5
-START_POINTS = 10  # a start that is killed, and made again while the spool is sent, has rejected events
+START_POINTS = 18  # a start that is killed, and made again while the spool is sent, has rejected events
 
 
 class WalkRig:

@@ -51,7 +51,9 @@ def test_a_worker_that_is_killed_anywhere_repeats_no_effect(pipeline: PipelineRi
 
         def ask(point: int) -> Job:
             session = client.session(user_id="u1")
-            return Job(session.start_task(TASK_TYPE, timeout_s=60), point, f"{effects}", session.session_id, asks=True)
+            task_id = session.start_task(TASK_TYPE, timeout_s=60)
+            assert client.find_task(task_id) is not None  # judged: a worker gets no request before
+            return Job(task_id, point, f"{effects}", session.session_id, asks=True)
 
         whole = ask(-1)
         crossed = carry_out(pipeline, tmp_path, [whole])[whole.issue][0].crossed
