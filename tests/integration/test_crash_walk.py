@@ -29,7 +29,6 @@ from tests.support.crashing_workflow import UNRESOLVED, Ended, Job, read_ended
 
 pytestmark = pytest.mark.timeout(3_000)
 PARTS = 5
-START_POINTS = 18  # a start that is killed, and made again while the spool is sent, has rejected events
 
 
 class WalkRig:
@@ -208,7 +207,7 @@ def test_a_person_is_asked_once_wherever_the_agent_is_killed(
         jobs = [crashing_asker.Job(str(uuid.uuid4()), point, 0, is_late=point % 2 == 1) for point in points]
         ended = rig.work(jobs)
     assert [first.code for first, _, _ in ended.values()].count(-SIGKILL) > len(points) // 2
-    for (session_id, (_, second, third)), point in zip(ended.items(), points, strict=True):
+    for session_id, (_, second, third) in ended.items():
         log = rig.log_of(session_id)
         assert (second.code, third.code) == (0, 0), log
         for line in (second.line, third.line):
@@ -216,5 +215,7 @@ def test_a_person_is_asked_once_wherever_the_agent_is_killed(
             assert (result, effects) == (["noted", "noted"], ["approved: True"] * 2), log
         session = rig.session(session_id)
         assert [answer["reason_code"] for answer in session["answers"]] == ["approved"] * 2, log
-        assert point < START_POINTS or session["rejections"] == [], log
+        # What a dead process left in its spool may come after its successor's events.
+        rejected = {rejection["event_id"] for rejection in session["rejections"]}
+        assert rejected.isdisjoint(answer["question_id"] for answer in session["answers"]), log
     assert len(rig.approved) == len(set(rig.approved)) == 2 * (len(points) + 1)
