@@ -1,6 +1,8 @@
 """The whole pipeline for a test: processor and sinks as processes, with own topics and database."""
 
 import json
+import os
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from sessionary.infra.local.process import Child
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.types import Limits
+from tests.style.project import ROOT
 from tests.support.pipelines import environment, run_sql
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -122,6 +125,27 @@ class PipelineRig:
             verdict_timeout_s=_CLIENT_S,
             close_timeout_s=_CLIENT_S,
         )
+
+    def run_jobs(self, module: str, folder: Path, jobs: Sequence[object], limit_s: float) -> str:
+        """Let a module of `tests.support` carry jobs out, in processes that may kill themselves.
+
+        It gets the folder, and the file with the jobs; returns what it printed.
+        """
+        (folder / "jobs.json").write_text(json.dumps(jobs))
+        wait_s = f"{_CLIENT_S:g}"
+        own = {"control_url": self.control_url, "api_token": TOKEN}
+        own |= {"verdict_timeout_s": wait_s, "close_timeout_s": wait_s}
+        done = subprocess.run(
+            [sys.executable, "-m", f"tests.support.{module}", folder, folder / "jobs.json"],
+            env={**os.environ, **environment(self.kafka, **own)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+        assert done.returncode == 0, done
+        return done.stdout
 
     def ask(self, page: str) -> Any:
         """Return what the control API's page of a session says, for example `<id>/conversation`."""

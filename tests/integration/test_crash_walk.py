@@ -5,9 +5,6 @@ a person, and calls a tool in a loop, is killed at six points, or at all.
 """
 
 import json
-import os
-import subprocess
-import sys
 import urllib.request
 import uuid
 from collections import Counter
@@ -22,13 +19,13 @@ import pytest
 
 from examples.workflow.services import Services
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.pipeline_rig import API_TOKENS, OPERATOR_TOKEN, TENANT, TOKEN, PipelineRig
-from tests.style.project import ROOT
-from tests.support import Processes, crashing_asker, environment
+from tests.integration.pipeline_rig import API_TOKENS, OPERATOR_TOKEN, TENANT, PipelineRig
+from tests.support import Processes, crashing_asker
 from tests.support.crashing_workflow import UNRESOLVED, Ended, Job, read_ended
 
 pytestmark = pytest.mark.timeout(3_000)
 PARTS = 5
+_WORK_S = 800.0
 
 
 class WalkRig:
@@ -37,28 +34,11 @@ class WalkRig:
     def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
         pipeline = PipelineRig(kafka, None, processes)
         pipeline.start_processor()
-        self._control_url, self._folder = pipeline.control_url, folder
-        own = {"control_url": pipeline.control_url, "api_token": TOKEN}
-        own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
-        self._environment = {
-            **os.environ,
-            **environment(kafka, **own),
-        }
+        self.pipeline, self._folder = pipeline, folder
 
     def work(self, jobs: Sequence[Job]) -> Mapping[str, list[Ended]]:
         """Let processes work on the jobs; return how each issue's processes ended."""
-        (self._folder / "jobs.json").write_text(json.dumps(jobs))
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.support.crashing_workflow", self._folder, self._folder / "jobs.json"],
-            env=self._environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=800,
-            check=False,
-        )
-        assert done.returncode == 0, done
-        return read_ended(done.stdout)
+        return read_ended(self.pipeline.run_jobs("crashing_workflow", self._folder, jobs, _WORK_S))
 
     def walk(self, services: Services, points: Sequence[int], *, asks: bool) -> tuple[list[Job], Mapping[str, Ended]]:
         """Kill a process at each point, and start each again; return how the second ones ended."""
@@ -73,10 +53,7 @@ class WalkRig:
     def call_states(self, job: Job) -> dict[str, str]:
         """Return the state of each tool call of a job's run, by tool."""
         run_id = uuid.uuid5(uuid.UUID(job.session_id), job.issue)
-        url = f"{self._control_url}/v1/sessions/{job.session_id}/runs/{run_id}/tool-calls"
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            calls = json.load(answer)
+        calls = self.pipeline.ask(f"{job.session_id}/runs/{run_id}/tool-calls")
         return {call["tool_name"]: call["state"] for call in calls["tool_calls"]}
 
     def log_of(self, issue: str) -> str:
@@ -88,9 +65,11 @@ def running(services: Services) -> Iterator[Services]:
     with services:
         thread = Thread(target=services.serve_forever, args=(0.05,))
         thread.start()
-        yield services
-        services.shutdown()
-        thread.join()
+        try:
+            yield services
+        finally:
+            services.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -135,27 +114,13 @@ class AskingRig:
     def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
         pipeline = PipelineRig(kafka, None, processes)
         pipeline.start_processor(api_tokens=API_TOKENS)
-        self._control_url, self._folder = pipeline.control_url, folder
-        own = {"control_url": pipeline.control_url, "api_token": TOKEN}
-        own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
-        self._environment = {**os.environ, **environment(kafka, **own)}
+        self.pipeline, self._folder = pipeline, folder
         self._seen: set[str] = set()
         self.approved: list[str] = []  # ids of questions
 
     def work(self, jobs: Sequence[crashing_asker.Job]) -> Mapping[str, list[crashing_asker.Ended]]:
         """Let processes work on the jobs; return how each session's processes ended."""
-        (self._folder / "jobs.json").write_text(json.dumps(jobs))
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.support.crashing_asker", self._folder, self._folder / "jobs.json"],
-            env=self._environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=800,
-            check=False,
-        )
-        assert done.returncode == 0, done
-        return crashing_asker.read_ended(done.stdout)
+        return crashing_asker.read_ended(self.pipeline.run_jobs("crashing_asker", self._folder, jobs, _WORK_S))
 
     @contextmanager
     def person(self) -> Iterator[None]:
@@ -164,30 +129,28 @@ class AskingRig:
 
         def approve_all() -> None:
             while not is_over.wait(0.5):
-                for question in self._fetch("waiting", OPERATOR_TOKEN)["waiting"]:
+                for question in self._ask_as_operator("waiting")["waiting"]:
                     if question["question_id"] in self._seen:
                         self.approved.append(question["question_id"])
                         approval = {"question_id": question["question_id"]}
-                        self._fetch(f"sessions/{question['session_id']}/approve", OPERATOR_TOKEN, approval)
+                        self._ask_as_operator(f"sessions/{question['session_id']}/approve", approval)
                     self._seen.add(question["question_id"])
 
         thread = Thread(target=approve_all)
         thread.start()
-        yield
-        is_over.set()
-        thread.join()
-
-    def session(self, session_id: str) -> Any:
-        return self._fetch(f"sessions/{session_id}", TOKEN)
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def log_of(self, session_id: str) -> str:
         return (self._folder / f"{session_id}.log").read_text("utf-8")
 
-    def _fetch(self, page: str, token: str, body: Any = None) -> Any:
-        query = f"?tenant={TENANT}" if token == OPERATOR_TOKEN else ""
+    def _ask_as_operator(self, page: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self._control_url}/v1/{page}{query}", data, headers)
+        headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.pipeline.control_url}/v1/{page}?tenant={TENANT}", data, headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
@@ -213,7 +176,7 @@ def test_a_person_is_asked_once_wherever_the_agent_is_killed(
         for line in (second.line, third.line):
             result, _, effects = json.loads(line)
             assert (result, effects) == (["noted", "noted"], ["approved: True"] * 2), log
-        session = rig.session(session_id)
+        session = rig.pipeline.ask(session_id)
         assert [answer["reason_code"] for answer in session["answers"]] == ["approved"] * 2, log
         # What a dead process left in its spool may come after its successor's events.
         rejected = {rejection["event_id"] for rejection in session["rejections"]}

@@ -3,10 +3,6 @@
 The points are walked in five parts.
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGKILL
@@ -14,11 +10,9 @@ from signal import SIGKILL
 import pytest
 
 from sessionary.producers import SessionClient
-from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
-from tests.style.project import ROOT
+from tests.integration.pipeline_rig import TENANT, PipelineRig
 from tests.support.crashing_task import SENT, SERVICE, TASK_TYPE, effects_in
 from tests.support.crashing_workflow import Ended, Job, read_ended
-from tests.support.pipelines import environment
 
 pytestmark = pytest.mark.timeout(1_800)
 PARTS = 5
@@ -26,20 +20,7 @@ PARTS = 5
 
 def carry_out(pipeline: PipelineRig, folder: Path, jobs: Sequence[Job]) -> Mapping[str, list[Ended]]:
     """Let workers carry tasks out; return how the processes of each ended."""
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    own = {"control_url": pipeline.control_url, "api_token": TOKEN}
-    own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.crashing_task", folder, folder / "jobs.json"],
-        env={**os.environ, **environment(pipeline.kafka, **own)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1_500,
-        check=False,
-    )
-    assert done.returncode == 0, done
-    return read_ended(done.stdout)
+    return read_ended(pipeline.run_jobs("crashing_task", folder, jobs, 1_500.0))
 
 
 @pytest.mark.parametrize("part", range(PARTS))
