@@ -114,10 +114,7 @@ def start_core_async(
     quota_wait_s: float | None,
 ) -> Opening:
     """Return how `async with` creates and starts a session."""
-    envelope_fields(new.metadata)  # an unknown name is an error here, not in `async with`
-    opened = partial(create_core, client, new._replace(beats_with="process"))
-    how = (_may_block(client, new), new.beats_with, validate, connect, quota_wait_s, new.metadata)
-    return Opening(opened, *how, client.lease())
+    return _opening_by(create_core, client, new, validate, connect, quota_wait_s)
 
 
 def open_core_async(
@@ -128,8 +125,19 @@ def open_core_async(
     quota_wait_s: float | None,
 ) -> Opening:
     """Return how `await` or `async with` attaches to a session, or creates and starts it."""
+    return _opening_by(find_core, client, new, validate, connect, quota_wait_s)
+
+
+def _opening_by(
+    make_core: Callable[[ClientCore, NewSession], SessionCore],
+    client: ClientCore,
+    new: NewSession,
+    validate: AsyncStep | None,
+    connect: AsyncStep | None,
+    quota_wait_s: float | None,
+) -> Opening:
     envelope_fields(new.metadata)  # an unknown name is an error here, not in `async with`
-    opened = partial(find_core, client, new._replace(beats_with="process"))
+    opened = partial(make_core, client, new._replace(beats_with="process"))
     how = (_may_block(client, new), new.beats_with, validate, connect, quota_wait_s, new.metadata)
     return Opening(opened, *how, client.lease())
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar, cast
 
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.errors import Invalid
@@ -392,10 +392,7 @@ def epoch_us(occurred_at: datetime) -> int:
 
 def block_fields(metadata: BlockMetadata) -> EnvelopeFields:
     """Return a block's metadata as envelope fields. Raises `TypeError` for an unknown name."""
-    try:
-        return EnvelopeFields(**metadata)
-    except TypeError:
-        raise _unknown_metadata(metadata) from None
+    return envelope_fields(cast(EventMetadata, metadata))
 
 
 def _unknown_metadata(metadata: Mapping[str, object]) -> TypeError:
