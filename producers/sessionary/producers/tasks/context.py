@@ -31,11 +31,6 @@ _WAIT_S = 1.0
 _PAUSE_S = 0.5
 
 
-def now_us() -> int:
-    """Return the time in µs since the epoch."""
-    return time.time_ns() // 1_000
-
-
 class TaskSender:
     """Sends the events of one task, until it is stopped. Thread-safe.
 
