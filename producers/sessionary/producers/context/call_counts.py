@@ -1,5 +1,7 @@
 """Numbers the equal calls of one attempt, so that each call of a loop has a key of its own."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 
 SESSIONS_MAX = 10_000
@@ -37,6 +39,16 @@ class AttemptCalls:
             number = next(number for number in range(1, len(taken) + 2) if number not in taken)
             taken.add(number)
             return number
+
+    @contextmanager
+    def hold_number(self, call: str) -> Iterator[int]:
+        """Return a block with the number of a call; left by an error, it gives the number back."""
+        number = self.take_number(call)
+        try:
+            yield number
+        except BaseException:
+            self.give_back(call, number)
+            raise
 
     def give_back(self, call: str, number: int) -> None:
         """Let the next equal call have the number: this one is not done."""

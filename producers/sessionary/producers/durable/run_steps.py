@@ -112,8 +112,7 @@ class RunSteps:
     ) -> Flow[Any]:
         """Run a step and return its output; `given` is its input. Raises as `Run.step` does."""
         calls, full_name = self._find_place(_checked_name(name if key is None else f"{name} [{_checked_key(key)}]"))
-        number, is_done = calls.take_number(full_name), False
-        try:
+        with calls.hold_number(full_name) as number:
             if self._open.setdefault(full_name, begun := object()) is not begun:
                 raise Invalid(
                     "invalid_value",
@@ -122,14 +121,9 @@ class RunSteps:
                 )
             try:
                 numbered = full_name if number == 1 or key is not None else f"{full_name} #{number}"
-                output = yield from self._step(_checked_name(numbered), partial(_call, function), given, limit_ms)
+                return (yield from self._step(_checked_name(numbered), partial(_call, function), given, limit_ms))
             finally:
                 del self._open[full_name]
-            is_done = True
-            return output
-        finally:
-            if not is_done:
-                calls.give_back(full_name, number)
 
     def record(self, name: str, given: Mapping[str, Any], work: Callable[[str], Flow[Any]]) -> Flow[Any]:
         """Do work of the client as a step at the present place; return its output, as JSON has it.
@@ -137,15 +131,9 @@ class RunSteps:
         `work` gets the step's full name. Equal ones may be open at the same time.
         """
         calls, full_name = self._find_place(name)
-        number, is_done = calls.take_number(full_name), False
-        try:
+        with calls.hold_number(full_name) as number:
             numbered = _checked_name(full_name if number == 1 else f"{full_name} #{number}")
-            output = yield from self._step(numbered, lambda _: work(numbered), given, None)
-            is_done = True
-            return output
-        finally:
-            if not is_done:
-                calls.give_back(full_name, number)
+            return (yield from self._step(numbered, lambda _: work(numbered), given, None))
 
     def _find_place(self, name: str) -> tuple[AttemptCalls, str]:
         """Return what numbers the steps of the present place, and the path of one of them."""

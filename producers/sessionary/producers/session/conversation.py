@@ -181,8 +181,7 @@ class Questions:
             kept = yield from place.record(name, {"args": [question]}, ask_in_step)
             return Answer(**kept)
         calls = core.recorder().calls()
-        number = calls.take_number(name)
-        try:
+        with calls.hold_number(name) as number:
             if calls.turn:
                 known, question_id = core.view.answers, self._id_of("", f"turn {calls.turn}/{name} #{number}")
             else:
@@ -191,9 +190,6 @@ class Questions:
                 known = () if core.view.new_answer is None else (core.view.new_answer,)
                 question_id = self._others_id(question) or self._unused_id(f"{name} #{number}", known)
             return (yield from self._ask_in_turn(_Asking(question_id, question, answer_ms, fields), known))
-        except BaseException:
-            calls.give_back(name, number)
-            raise
 
     def until_answered(self) -> Flow[bool]:
         """Wait until no person is asked; return whether one was. Raises as `Session.ask` does."""

@@ -67,16 +67,11 @@ class Runs:
         if place is None:
             return (yield from self._request_task(new_task_id(key), task_type, input_json, timeout_s, metadata))
         request = f"{place.find_path()} {task_type} {input_json}"
-        number, is_done = place.calls.take_number(request), False
-        try:
+        with place.calls.hold_number(request) as number:
             task_id = new_task_id(key, f"{place.run_id} {number} {request}")
             if not (yield Do(partial(self._is_known, task_id))):
                 yield from self._request_task(task_id, task_type, input_json, timeout_s, metadata)
-            is_done = True
             return task_id
-        finally:
-            if not is_done:
-                place.calls.give_back(request, number)
 
     def _place(self) -> WorkContext | None:
         """Return the place in a run of the session that this code works in, if there is one."""
