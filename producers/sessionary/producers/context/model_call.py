@@ -218,10 +218,8 @@ class ModelCall(ReportedBlock):
         return False
 
     def _begin(self) -> None:
-        scope = current_scope()
-        metadata = scope.metadata.get(self._reporter.session_id)
-        if scope.place is not None and metadata is not None and scope.place.run_id == metadata.run_id:
-            self._share = scope.place.share
+        if (place := current_scope().place_in(self._reporter.session_id)) is not None:
+            self._share = place.share
         self._began_s, self._real_s = self._reporter.waits.now_s(), time.monotonic()
 
     def _passed_s(self) -> float:

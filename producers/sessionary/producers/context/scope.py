@@ -146,6 +146,11 @@ class Scope(NamedTuple):
     metadata: Mapping[str, EnvelopeFields] = MappingProxyType({})
     place: WorkContext | None = None
 
+    def place_in(self, session_id: str) -> WorkContext | None:
+        """Return the place of work if it is in the run that events of a session belong to here."""
+        run_id = self.metadata.get(session_id, NO_FIELDS).run_id
+        return self.place if self.place is not None and self.place.run_id == run_id else None
+
 
 NO_SCOPE = Scope()
 _scope: ContextVar[Scope] = ContextVar("sessionary_scope", default=NO_SCOPE)

@@ -179,7 +179,7 @@ class _ToolCaller:
         session_id, name = recorder.key.session_id, self._policy.name
         scope = current_scope()
         metadata = scope.metadata.get(session_id, NO_FIELDS)
-        place = scope.place if scope.place is not None and scope.place.run_id == metadata.run_id else None
+        place = scope.place_in(session_id)
         own = self.own_arguments(kwargs)
         arguments = self._arguments.bind(args, own)
         call_id = kwargs.get(_CALL_ID, arguments.get(_CALL_ID))

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sessionary.producers.context.run_beats import RunBeats
-from sessionary.producers.context.scope import EventMetadata, WorkContext, current_scope, envelope_fields
-from sessionary.producers.delivery.emitter import NO_FIELDS
+from sessionary.producers.context.scope import EventMetadata, current_scope, envelope_fields
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
 from sessionary.producers.errors import Invalid, RunGone, StateMismatch, Unavailable
@@ -63,7 +62,7 @@ class Runs:
         A run that is continued asks for each of its tasks once: it finds the one of before.
         """
         key, input_json = self._core.emitter.key, None if given is None else to_json_text(given, "input")
-        place = self._place()
+        place = None if self._core.services.runs is None else current_scope().place_in(self._core.session_id)
         if place is None:
             return (yield from self._request_task(new_task_id(key), task_type, input_json, timeout_s, metadata))
         request = f"{place.find_path()} {task_type} {input_json}"
@@ -72,14 +71,6 @@ class Runs:
             if not (yield Do(partial(self._is_known, task_id))):
                 yield from self._request_task(task_id, task_type, input_json, timeout_s, metadata)
             return task_id
-
-    def _place(self) -> WorkContext | None:
-        """Return the place in a run of the session that this code works in, if there is one."""
-        core, scope = self._core, current_scope()
-        if scope.place is None or core.services.runs is None:
-            return None
-        is_own = scope.place.run_id == scope.metadata.get(core.session_id, NO_FIELDS).run_id
-        return scope.place if is_own else None
 
     def _is_known(self, task_id: str) -> bool:
         runs, timeout_s = self._core.services.runs, self._core.services.verdict_timeout_s
