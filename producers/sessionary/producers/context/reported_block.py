@@ -165,10 +165,7 @@ class ReportedBlock(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         self._leave_metadata()
-        if isinstance(error, GeneratorExit):  # a coroutine that is closed can wait for nothing
-            self._end_quietly(error)
-        else:
-            await send_off_loop(self._reporter, lambda: self._end_quietly(error))
+        await end_off_loop(self._reporter, self._end_quietly, error)
         return False
 
     def _enter_metadata(self) -> None:
@@ -213,14 +210,16 @@ def call_off_loop(reporter: CallReporter, call: Callable[[], None]) -> None:
         call()
 
 
-async def send_off_loop(reporter: CallReporter, send: Callable[[], None]) -> None:
-    """Call `send`, in a thread if it may block, even if the caller is cancelled meanwhile.
+async def end_off_loop(
+    reporter: CallReporter, end: Callable[[BaseException | None], None], error: BaseException | None
+) -> None:
+    """Call `end`, in a thread if it may block, even if the caller is cancelled meanwhile.
 
-    Raises as `send` does.
+    `error`: what the block was left by, which `end` gets. Raises as `end` does.
     """
-    if reporter.may_block:
+    if reporter.may_block and not isinstance(error, GeneratorExit):  # a closed coroutine can wait for nothing
         from sessionary.producers.process.off_loop import run_anyway  # loads asyncio, as this runs
 
-        await run_anyway(send, reporter.on_error)
+        await run_anyway(lambda: end(error), reporter.on_error)
     else:
-        send()
+        end(error)

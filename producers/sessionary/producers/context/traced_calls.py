@@ -10,7 +10,7 @@ from sessionary.producers.context.reported_block import (
     NO_OUTPUT,
     Output,
     ReportedCall,
-    send_off_loop,
+    end_off_loop,
     start_off_loop,
     step_events,
     tool_events,
@@ -120,10 +120,7 @@ class _QuietCall:
         await start_off_loop(self._reporter, self.send_start, self.send_end)
 
     async def send_end_async(self, error: BaseException | None, result: Any = None) -> None:
-        if isinstance(error, GeneratorExit):  # a coroutine that is closed can wait for nothing
-            self.send_end(error, result)
-        else:
-            await send_off_loop(self._reporter, lambda: self.send_end(error, result))
+        await end_off_loop(self._reporter, functools.partial(self.send_end, result=result), error)
 
     def inside(self) -> AbstractContextManager[None]:
         """Return a block whose events are marked as caused by the call."""

@@ -7,6 +7,7 @@ meanwhile, or in which another process is, is found out before any work is done.
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from sessionary.producers.context.reported_block import end_off_loop
 from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import NotAllowed, Rejected, SessionaryError, SessionEnded
@@ -69,13 +70,7 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        # A coroutine that is closed can wait for nothing.
-        if self._core.emitter.may_block and not isinstance(error, GeneratorExit):
-            from sessionary.producers.process.off_loop import run_anyway  # loads asyncio, as this runs
-
-            await run_anyway(lambda: self._end_quietly(error), self._core.services.on_error)
-        else:
-            self._end_quietly(error)
+        await end_off_loop(self._core.call_reporter(), self._end_quietly, error)
         return False
 
     def _begin(self) -> None:
