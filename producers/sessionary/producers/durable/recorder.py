@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Flow
-from sessionary.producers.errors import DeliveryFailed, Unavailable
+from sessionary.producers.errors import DeliveryFailed, NotAllowed, Unavailable
 from sessionary.producers.ports import Control, OnError, Verdict
 from sessionary.producers.process.clocks import awake_and_asleep_s
 from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunView, Waits
@@ -90,6 +90,10 @@ class Recorder(NamedTuple):
     change_begun: Callable[[Callable[[BegunWork], None]], None] = lambda change: None
     is_asking: Callable[[], bool] = lambda: False
     until_answered: Callable[[], Flow[bool]] = _no_wait
+
+    def was_asking(self, refused: NotAllowed) -> bool:
+        """Return whether an event was refused while a person was asked, who has answered by now."""
+        return refused.state == "Paused" and self.is_active()
 
     @property
     def known(self) -> RunReads:

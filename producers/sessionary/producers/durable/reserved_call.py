@@ -237,8 +237,7 @@ class ReservedCall:
             try:
                 self.known = yield Do(self._ask_reservation)
             except NotAllowed as refused:  # another task may have asked a person
-                was_asking = refused.state == "Paused" and self._recorder.is_active()  # answered by now
-                if not was_asking and not (yield from self.until_answered()):
+                if not self._recorder.was_asking(refused) and not (yield from self.until_answered()):
                     raise
                 continue
             if self.known is None:

@@ -59,8 +59,7 @@ class RunSteps:
             try:
                 return (yield Do(send))
             except NotAllowed as refused:
-                was_asking = refused.state == "Paused" and self._recorder.is_active()  # answered by now
-                if self.is_detached or not (was_asking or self._recorder.is_asking()):
+                if self.is_detached or not (self._recorder.was_asking(refused) or self._recorder.is_asking()):
                     raise
 
     def place(self, step_name: str | None = None) -> WorkContext:
