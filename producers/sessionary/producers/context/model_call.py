@@ -250,7 +250,7 @@ class ModelCall(ReportedBlock):
         self._tell_slow()
         is_retry, retry_of = self._find_retried()
         if self._share is not None and isinstance(error, ModelTimeout):
-            self._share.over[self._model] = self._call.inner_metadata.step_id or ""
+            self._share.over[self._model] = self.step_id
         details = (
             *(self.cache_read_input_tokens, self.cache_write_input_tokens, self.reasoning_output_tokens),
             *(self.response_id, self.time_to_first_token_ms, self.retries),
