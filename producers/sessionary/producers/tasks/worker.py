@@ -333,10 +333,7 @@ class TaskAttempt:
         self._sender.check()
         if self._is_stopped():
             raise Unavailable("the worker stops", 1.0)
-        if self._recorder.waits.pause is not None:
-            self._recorder.waits.pause(_PAUSE_S)
-        else:
-            time.sleep(_PAUSE_S)
+        (self._recorder.waits.pause or time.sleep)(_PAUSE_S)
 
     def _run_flow(self, flow: Flow[KnownRun]) -> KnownRun:
         return run_flow(flow, self._recorder.waits.pause)
