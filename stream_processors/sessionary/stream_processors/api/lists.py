@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import GivenId, given_session_id, is_run_key, parse_key, run_key
+from sessionary.schemas.ids import is_run_key, parse_key, run_key
 from sessionary.schemas.records import (
     CleanupRequest,
     FinishedRun,
@@ -26,7 +25,7 @@ from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.runs import RUN_CONTENTS, run_document
-from sessionary.stream_processors.api.session_poll import require_reader, tenant_of_operator, user_of
+from sessionary.stream_processors.api.session_poll import parse_session_id, require_reader, tenant_of_operator, user_of
 from sessionary.stream_processors.api.session_questions import hold_document
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.partition import PartitionState
@@ -209,7 +208,7 @@ class ListPages:
         caller, tenant_id = require_reader(self._tokens, request, request.query.get("tenant"))
         user_id, state = request.query.get("user_id"), _choice(request, "state", SESSION_STATES)
         text = request.query.get("external_id")
-        external_id = None if text is None else _given(tenant_id, text).external_id or ""
+        external_id = None if text is None else parse_session_id(tenant_id, text).external_id or ""
 
         def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
             is_listed = isinstance(row, SessionState) and _fits(row, caller, user_id, state)
@@ -344,14 +343,7 @@ def _fits(row: SessionState | RunState | FinishedRun, caller: Caller, user_id: s
 def _is_named(key: bytes, given: str) -> bool:
     """Return whether a session's key is that of an id which a caller gave. Raises `Problem`."""
     tenant_id, session_id = parse_key(key)
-    return _given(tenant_id, given).session_id == session_id
-
-
-def _given(tenant_id: str, given: str) -> GivenId:
-    try:
-        return given_session_id(tenant_id, given)
-    except Invalid as error:
-        raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
+    return parse_session_id(tenant_id, given).session_id == session_id
 
 
 def _is_session_key(key: bytes) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import SessionKey, given_session_id, partition_of
+from sessionary.schemas.ids import GivenId, SessionKey, given_session_id, partition_of
 from sessionary.schemas.records import FinishedRun, RunState, SessionState, Tombstone
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
@@ -175,10 +175,7 @@ class SessionPolls:
         if not all(isinstance(text, str | None) for text in (holder, after, producer_id)):
             detail = f"sessions[{n}]: holder, producer_id and after must be texts or null"
             raise Problem(400, "invalid_value", "Bad sessions", detail)
-        try:
-            key = SessionKey(tenant_id, given_session_id(tenant_id, session_id).session_id)
-        except Invalid as error:
-            raise Problem(400, "invalid_value", "Bad session id", f"sessions[{n}]: {error.detail}") from None
+        key = SessionKey(tenant_id, parse_session_id(tenant_id, session_id, f"sessions[{n}]: ").session_id)
         partition = partition_of(key.encoded(), self._settings.partitions)
         place = parse_after(after, partition)
         return SessionQuestion(
@@ -216,6 +213,17 @@ def tenant_of_operator(caller: Caller, said: str | None) -> str | None:
         detail = f"the token is for {caller.tenant}, the client says {f'{said}'[:_SAID_MAX]}"
         raise Problem(403, "wrong_tenant", "Wrong tenant", detail)
     return caller.tenant or said
+
+
+def parse_session_id(tenant_id: str, text: str, place: str = "") -> GivenId:
+    """Return the session that a request names.
+
+    Raises `Problem` 400, whose detail begins with `place`.
+    """
+    try:
+        return given_session_id(tenant_id, text)
+    except Invalid as error:
+        raise Problem(400, "invalid_value", "Bad session id", f"{place}{error.detail}") from None
 
 
 def parse_after(text: str | None, partition: int) -> int | None:

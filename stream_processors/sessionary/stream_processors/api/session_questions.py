@@ -5,13 +5,18 @@ from typing import Any, Literal, NamedTuple
 
 from aiohttp.web import Request, Response, StreamResponse
 
-from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import SessionKey, given_session_id, partition_of, partition_of_task, run_key, task_key
+from sessionary.schemas.ids import SessionKey, partition_of, partition_of_task, run_key, task_key
 from sessionary.schemas.records import RunTombstone, SessionState, Tombstone
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
-from sessionary.stream_processors.api.session_poll import parse_after, require_reader, user_of, verdict_document
+from sessionary.stream_processors.api.session_poll import (
+    parse_after,
+    parse_session_id,
+    require_reader,
+    user_of,
+    verdict_document,
+)
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from sessionary.stream_processors.core.session.people import hold_end_ms, is_answer_new
@@ -112,10 +117,7 @@ class SessionQuestions:
 
     def _parse_question(self, request: Request, after: str | None = None) -> Question:
         caller, tenant_id = require_reader(self._tokens, request, request.query.get("tenant"))
-        try:
-            key = SessionKey(tenant_id, given_session_id(tenant_id, request.match_info["session_id"]).session_id)
-        except Invalid as error:
-            raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
+        key = SessionKey(tenant_id, parse_session_id(tenant_id, request.match_info["session_id"]).session_id)
         partition = partition_of(key.encoded(), self._settings.partitions)
         return self._question_at(request, caller, key, partition, after)
 

@@ -33,7 +33,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
-from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import (
     EVENT_TYPES,
     Payload,
@@ -46,7 +45,7 @@ from sessionary.schemas.events import (
     SessionTerminated,
 )
 from sessionary.schemas.headers import event_headers
-from sessionary.schemas.ids import SessionKey, derived_id, given_session_id, partition_of, valid_name
+from sessionary.schemas.ids import SessionKey, derived_id, partition_of, valid_name
 from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.limits import (
     MIGRATION_TTL_MS_DEFAULT,
@@ -63,7 +62,7 @@ from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.lists import describe_open
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_object
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.session_poll import tenant_of_operator, verdict_document
+from sessionary.stream_processors.api.session_poll import parse_session_id, tenant_of_operator, verdict_document
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question, require_session
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.sequencing import last_offsets
@@ -233,10 +232,7 @@ class SessionEvents:
         if tenant_id is None or not valid_name(tenant_id):
             detail = "the token is of no tenant: name the session's, as ?tenant=…"
             raise Problem(400, "invalid_value", "No tenant", detail)
-        try:
-            return SessionKey(tenant_id, given_session_id(tenant_id, request.match_info["session_id"]).session_id)
-        except Invalid as error:
-            raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
+        return SessionKey(tenant_id, parse_session_id(tenant_id, request.match_info["session_id"]).session_id)
 
     async def judge_event(self, request: Request, caller: Caller, event: PersonsEvent) -> JudgedEvent | Response:
         """Send an event and wait for its verdict; or return the answer of the partition's owner.
