@@ -5,11 +5,12 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, get_args
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.ids import is_run_key, parse_key, run_key
+from sessionary.schemas.ids import SessionKey, is_run_key, run_key
 from sessionary.schemas.records import (
     CleanupRequest,
     FinishedRun,
@@ -232,9 +233,10 @@ class ListPages:
         Raises `Problem`.
         """
         given = request.query.get("session_id")
+        is_named = None if given is None else _session_named(given)
 
         def fits_key(key: bytes) -> bool:
-            return _is_session_key(key) and (given is None or _is_named(key, given))
+            return _is_session_key(key) and (is_named is None or is_named(key))
 
         return await self._answer_operator(request, "open_requests", fits_key, open_head)
 
@@ -340,10 +342,18 @@ def _fits(row: SessionState | RunState | FinishedRun, caller: Caller, user_id: s
     return caller.may_see(row.user_id) and user_id in (None, row.user_id) and state in (None, row.state)
 
 
-def _is_named(key: bytes, given: str) -> bool:
-    """Return whether a session's key is that of an id which a caller gave. Raises `Problem`."""
-    tenant_id, session_id = parse_key(key)
-    return parse_session_id(tenant_id, given).session_id == session_id
+def _session_named(given: str) -> Callable[[bytes], bool]:
+    """Return whether a session's key is that of an id which a caller gave; it raises `Problem`.
+
+    A text names another session in each tenant. It is read once for each, not for each key.
+    """
+
+    @cache
+    def key_of(tenant: bytes) -> bytes:
+        tenant_id = tenant.decode()
+        return SessionKey(tenant_id, parse_session_id(tenant_id, given).session_id).encoded()
+
+    return lambda key: key == key_of(key.partition(b":")[0])
 
 
 def _is_session_key(key: bytes) -> bool:
