@@ -266,7 +266,7 @@ def time_out_session(row: Any, at_ms: int, reason_code: str, *, is_silent: bool)
 def awaits_process(session: SessionState) -> bool:
     """Return whether an answer has made a session Active, and nothing was heard of it since.
 
-    The limits of its runs wait as in a pause.
+    The limits of its runs wait as in a pause, and its clock of inactivity as long as one may last.
     """
     is_unheard = session.last_event_at <= session.entered_at and session.reason_code in ANSWERS
     return is_unheard and session.state == "Active"

@@ -10,7 +10,8 @@ from sessionary.schemas.limits import SESSION_WAIT_MS, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair, Migration, Phase
 from sessionary.stream_processors.core.clock import NEVER_MS
-from sessionary.stream_processors.core.session.people import EXPIRED, is_answer_new, is_answer_unheard
+from sessionary.stream_processors.core.run.changes import awaits_process
+from sessionary.stream_processors.core.session.people import EXPIRED, is_answer_new
 
 WAITING: Final[Phase] = "waiting"
 """The phase of a session between two turns: it waits for its user, and no process need be there.
@@ -73,7 +74,7 @@ def _quota_silence_due(state: SessionState) -> int | None:
 
 def _inactivity_limit(state: SessionState) -> int:
     budget_ms = inactivity_budget_ms(state.limits)
-    return max(budget_ms, state.limits.hold_ms) if is_answer_unheard(state) else budget_ms
+    return max(budget_ms, state.limits.hold_ms) if awaits_process(state) else budget_ms
 
 
 def _inactivity_due(state: SessionState) -> int | None:

@@ -140,11 +140,6 @@ def is_answer_new(row: SessionState) -> bool:
     return row.last_work_at <= row.entered_at and row.state == "Active" and row.reason_code in ANSWERS
 
 
-def is_answer_unheard(row: SessionState) -> bool:
-    """Return whether nothing was heard of an Active session since an answer has made it so."""
-    return row.last_event_at <= row.entered_at and row.reason_code in ANSWERS
-
-
 def committed_snapshot(row: SessionState) -> Snapshot:
     """Return a snapshot of a session's committed state: its head, or one that follows the head.
 
