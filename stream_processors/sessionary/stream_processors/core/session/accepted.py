@@ -8,12 +8,7 @@ from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value
-from sessionary.schemas.events import (
-    MessageAppended,
-    SessionTakenOver,
-    SnapshotCreated,
-    StateUpdated,
-)
+from sessionary.schemas.events import MessageAppended, SessionTakenOver, SnapshotCreated, StateUpdated
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState

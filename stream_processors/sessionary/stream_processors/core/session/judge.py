@@ -97,10 +97,7 @@ from sessionary.stream_processors.core.session.migration import (
     object_to_migration_sender,
 )
 from sessionary.stream_processors.core.session.open_requests import open_requests
-from sessionary.stream_processors.core.session.people import (
-    is_by_operator,
-    is_operators_cancellation,
-)
+from sessionary.stream_processors.core.session.people import is_by_operator, is_operators_cancellation
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_rejection, object_to_size
 from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS, SessionRows
