@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sessionary.infra.cli.commands.sessions.lookup import (
+    OF_SESSION,
     RECENT,
     FollowOption,
     RowTail,
@@ -44,8 +45,8 @@ _REJECTIONS = (
     "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS log_position FROM v_rejected "
     "WHERE ({reason:String} = '' OR reason = {reason:String}) "
     "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
-    "AND ({session:String} = '' OR ({start:String} != '' AND startsWith(session_id, {start:String})) "
-    "OR (tenant_id, session_id) IN (SELECT tenant_id, session_id FROM history WHERE external_id = {session:String})) "
+    "AND ({session:String} = '' OR "
+    f"{OF_SESSION}) "
     "AND ({security:UInt8} = 0 OR security) "
     "AND time >= {since:DateTime64(6, 'UTC')}"
 )

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from sessionary.infra.cli.commands.sessions.lookup import (
+    OF_SESSION,
     FollowOption,
     RowTail,
     SessionArgument,
@@ -48,8 +49,7 @@ _CALLS = (
 _CALL = (
     "SELECT tenant_id, session_id, run_id, step_id, service_id, tool_name, tool_call_id, idem_key "
     "FROM v_reserved_calls WHERE state = 'unknown' AND idem_key = {key:String} "
-    "AND (({start:String} != '' AND startsWith(session_id, {start:String})) OR (tenant_id, session_id) IN "
-    "(SELECT tenant_id, session_id FROM history WHERE external_id = {session:String})) "
+    f"AND {OF_SESSION} "
     "AND ({run:String} = '' OR run_id = {run:String}) ORDER BY session_id, run_id LIMIT 2"
 )
 

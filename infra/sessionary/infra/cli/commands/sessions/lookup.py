@@ -163,6 +163,14 @@ def session_start(session: str) -> str:
     return written if is_start else ""
 
 
+# Of rows of any view: those of a session that a user names. `session`: as it was checked; `start`:
+# its `session_start`.
+OF_SESSION: Final = (
+    "(({start:String} != '' AND startsWith(session_id, {start:String})) OR (tenant_id, session_id) IN "
+    "(SELECT tenant_id, session_id FROM history WHERE external_id = {session:String}))"
+)
+
+
 def is_whole_id(session: str) -> bool:
     """Return whether a checked session is a whole UUID, for which no server must be asked."""
     return given_session_id("", session).external_id is None
