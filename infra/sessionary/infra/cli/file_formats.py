@@ -252,7 +252,7 @@ def _mark_footer(footer: bytes, columns: Collection[str]) -> bytes:
         if not left:
             named = values[_NAME]
             column = named[len(named) - _Thrift(named).number() :].decode()
-        elif left:
+        else:
             left[-1] -= 1
         children = _number_of(values[_CHILDREN]) if _CHILDREN in values else 0
         is_text = not children and _number_of(values.get(_CONVERTED_TYPE, b"\2")) == 0
