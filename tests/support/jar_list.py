@@ -1,6 +1,6 @@
 """The list of the broker's jars, resolved from Maven's POMs.
 
-`python -m tests.support.jar_list 4.4.0` redraws it for that version of Kafka.
+`python -m tests.support.jar_list 4.2.2` redraws it for that version of Kafka.
 """
 
 import sys
