@@ -14,7 +14,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from sessionary.producers import DataClass, Limits, Session, SessionClient, TookEffect, current_tool_key, tool
-from sessionary.producers.errors import Rejected, SessionEnded, SessionLost
+from sessionary.producers.errors import Rejected, SessionEnded, SessionExists, SessionLost
 
 PLAN = ["fetch_issue", "search_kb", "notify_team"]
 Document = dict[str, Any]
@@ -69,7 +69,10 @@ def open_session(
     try:
         session = client.attach(session_id, take_over=True)
     except SessionLost:
-        session = client.create(session_id=session_id, user_id="ada", data_classes=data_classes, limits=limits)
+        try:
+            session = client.create(session_id=session_id, user_id="ada", data_classes=data_classes, limits=limits)
+        except SessionExists:  # a killed process had created it: the event came from its spool only now
+            session = client.attach(session_id, take_over=True)
     if session.local_state == "Idle":
         session.start()
     elif session.local_state == "Timeout":

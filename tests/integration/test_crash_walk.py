@@ -178,7 +178,4 @@ def test_a_person_is_asked_once_wherever_the_agent_is_killed(
             assert (result, effects) == (["noted", "noted"], ["approved: True"] * 2), log
         session = rig.pipeline.ask(session_id)
         assert [answer["reason_code"] for answer in session["answers"]] == ["approved"] * 2, log
-        # What a dead process left in its spool may come after its successor's events.
-        rejected = {rejection["event_id"] for rejection in session["rejections"]}
-        assert rejected.isdisjoint(answer["question_id"] for answer in session["answers"]), log
     assert len(rig.approved) == len(set(rig.approved)) == 2 * (len(points) + 1)
