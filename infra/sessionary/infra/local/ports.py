@@ -11,6 +11,7 @@ the parts of a stack, which start seconds after their ports were chosen, find th
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import sys
@@ -23,7 +24,7 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _EPHEMERAL_FLOOR_DEFAULT = 32_768
 _TRIES_MAX = 1_000
 _RESERVED_MAX = 64  # each is an open file; the oldest is given up for a new one
-_reserved: deque[socket.socket] = deque()
+_reserved: deque[int] = deque()  # file descriptors: a socket object would warn that it is never closed
 
 
 def _ephemeral_floor() -> int:
@@ -50,14 +51,13 @@ def is_free(port: int) -> bool:
 
 def _reserve(port: int) -> bool:
     """Reserve a port; return False if a socket is bound to it."""
-    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        holder.bind((LOOPBACK, port))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        try:
+            holder.bind((LOOPBACK, port))
+        except OSError:
+            return False
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from here on a server may bind
-    except OSError:
-        holder.close()
-        return False
-    _reserved.append(holder)
+        _reserved.append(holder.detach())
     return True
 
 
@@ -77,7 +77,7 @@ def free_ports(count: int) -> list[int]:
         if _reserve(port):
             ports.append(port)
     while len(_reserved) > (_RESERVED_MAX if sys.platform == "linux" else 0):
-        _reserved.popleft().close()
+        os.close(_reserved.popleft())
     if len(ports) < count:
         raise OSError(f"found {len(ports)} free ports of {count} in {_TRIES_MAX} tries")
     return ports
