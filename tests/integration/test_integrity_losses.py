@@ -213,17 +213,19 @@ def test_what_only_kafka_knows_is_named_by_the_command_the_exporter_and_doctor(p
         place = TopicPartition(pipeline.topic_of(kind), 1, OFFSET_END)
         admin.delete_records([place])[place].result(120)
         lost.add((f"{kind}_deleted_unread", 1))
-    assert set(pipeline.find_faults()) == lost
+    # Its retention would have kept them: what transactions count for it is no longer there.
+    emptied: set[Fault] = {(f"{kind}_topic_missing", 1) for kind in ("audit", "rejected")}
+    assert set(pipeline.find_faults()) == lost | emptied
     # A log that ends before what a sink has read: it is another one, or lost its end.
     for kind in SINKS:
         commit_offset(pipeline.settings, kind, 2, commit_offset(pipeline.settings, kind, 2) + 7)
         lost.add((f"{kind}_log_shorter", 2))
-    assert set(pipeline.find_faults()) == lost
+    assert set(pipeline.find_faults()) == lost | emptied
     # The offset is one of another topic, which had the name before.
     for kind in SINKS:
         commit_offset(pipeline.settings, kind, QUIET, 7, Intent(9, 2, 0, "another topic").to_metadata())
         lost.add((f"{kind}_topic_replaced", QUIET))
-    assert set(pipeline.find_faults()) == lost
+    assert set(pipeline.find_faults()) == lost | emptied
     assert ask_landed_ends(LagSettings.from_env()).by_fault == dict.fromkeys(END_FAULTS, 1)
     reported = pipeline.run_doctor()
     assert not reported.ok
