@@ -4,10 +4,12 @@ Audit numbers of a session are gap-free from 1, and given by `next_number` alone
 session that is not known. Each record also has the position in the log that caused it.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from sessionary.schemas.codec import encode_record
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, RejectedEvent, SessionState, Tombstone
@@ -42,6 +44,8 @@ SECURITY_REASONS: Final[frozenset[RejectionReason]] = frozenset(
 # many. So they take no number that a replay, which does not know them, gives to another output.
 ACCESS_N: Final = 1 << 19
 _DECISIONS_KEPT: Final = 8
+_FINGERPRINT: Final = slice(2, 10)  # of an encoded record: its header without the marker
+_DIGEST_DIGITS: Final = 32
 
 
 class Access(NamedTuple):
@@ -171,6 +175,16 @@ def session_record(
             # No row says what the session handles: the event does.
             subject = subject._replace(data_classes=tuple(sorted(set(envelope.data_classes))))
     return audit_record(session, subject, envelope, cause, kind)
+
+
+def hash_row(row: SessionState | Tombstone) -> str:
+    """Return `SCHEMA:DIGEST` of a row, the same on every machine and in every process.
+
+    `SCHEMA` is the fingerprint of the schema by which the row was encoded: only hashes of one
+    schema can be compared. `DIGEST` is the beginning of the encoded row's SHA-256.
+    """
+    encoded = encode_record(row)
+    return f"{encoded[_FINGERPRINT].hex()}:{hashlib.sha256(encoded).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 def at_due_time(record: AuditRecord, due_ms: int, fired_ms: int) -> AuditRecord:
