@@ -5,6 +5,7 @@ session that is not known. Each record also has the position in the log that cau
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -222,6 +223,33 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, cause: OutputC
     if rules.token_quotas:
         reason += "; tokens count for quotas"
     return decision_record("rules_announced", reason, principal, cause)
+
+
+_RULES: Final = re.compile(
+    r"rules (\d+) begin, after rules \d+; rows have at most (\d+) bytes, outputs (\d+), rejected records (\d+); "
+    r"finished runs are kept for (\d+) days?, and failed ones may be resumed for (\d+) ms(.*)$"
+)
+
+
+def read_rules(record: AuditRecord) -> RuleSet:
+    """Return the rules that a `rules_record` announces. Raises `ValueError` for another record."""
+    match = _RULES.match(record.reason)
+    if match is None:
+        raise ValueError(f"no announcement of rules: {record.reason!r}")
+    *numbers, quotas = match.groups()
+    version, row_bytes, output_bytes, rejected_bytes, days, resume_ms = map(int, numbers)
+    rules = RuleSet(version, row_bytes, days, output_bytes, rejected_bytes, resume_ms=resume_ms)
+    return rules._replace(
+        quotas="runs ask" in quotas, session_quotas="sessions ask" in quotas, token_quotas="tokens count" in quotas
+    )
+
+
+def read_repair(record: AuditRecord) -> int:
+    """Return from which time (ms) a `repair_record` set the clock. Raises `ValueError` as above."""
+    match = re.search(r": clock set from (-?\d+) to ", record.reason)
+    if match is None:
+        raise ValueError(f"no repair of a clock: {record.reason!r}")
+    return int(match[1])
 
 
 def with_accesses(outcome: BatchResult, partition: int, accesses: Sequence[Access]) -> BatchResult:
