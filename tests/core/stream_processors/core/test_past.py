@@ -23,7 +23,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.past import PastLog, PastState, Point, find_beginning, is_of_interest, state_at
 from sessionary.stream_processors.core.session.judge import HASHED_EVERY, SessionJudge
 from sessionary.stream_processors.errors import PointUnknown, StateExpired
-from tests.core.fold_rig import FoldRig
+from tests.core.past_rig import PastRig
 from tests.recorded.log_format import read_log
 from tests.style.project import ROOT
 from tests.support.event_factory import EventFactory
@@ -191,35 +191,13 @@ def test_two_processes_with_other_hash_seeds_tell_the_same_states() -> None:
     assert (int(count) > POINTS // 2, f"{count} {states}") == (True, digest())
 
 
-class Rig(FoldRig):
-    """A fold whose log and audit trail are kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[LogRecord] = []
-        self.trail: list[AuditRecord] = []
-
-    def append_batch(self, *records: LogRecord) -> Any:
-        self.log += records
-        outcome = super().append_batch(*records)
-        self.trail += self.audits()
-        self.at += 1
-        return outcome
-
-    def past(self, agent: EventFactory, point: Point, first: int = 0) -> PastState:
-        state = self.fold
-        log = [record for record in self.log if record.offset >= first]
-        past = PastLog(log, self.trail, state.position, state.settings, state.judge, state.decoder)
-        return state_at(past, SessionKey(*agent.key), 0, point)
+@pytest.fixture
+def rig() -> PastRig:
+    return PastRig()
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
-
-
-@pytest.fixture
-def agent(rig: Rig) -> EventFactory:
+def agent(rig: PastRig) -> EventFactory:
     agent = EventFactory("past")
     other = EventFactory("other")
     rig.start(other)
@@ -229,7 +207,7 @@ def agent(rig: Rig) -> EventFactory:
     return agent
 
 
-def test_every_hundredth_event_of_a_producer_leaves_a_hash(rig: Rig, agent: EventFactory) -> None:
+def test_every_hundredth_event_of_a_producer_leaves_a_hash(rig: PastRig, agent: EventFactory) -> None:
     while agent.seq < 2 * HASHED_EVERY:
         assert rig.send(agent, "session_activity") == "applied"
     hashed = [audit for audit in rig.trail if audit.kind == "state_hash"]
@@ -239,7 +217,7 @@ def test_every_hundredth_event_of_a_producer_leaves_a_hash(rig: Rig, agent: Even
     assert past.check == ("equal", 2 + 2, hashed[-1].source_offset)
 
 
-def test_a_point_can_be_a_time_an_event_or_a_snapshot(rig: Rig, agent: EventFactory) -> None:
+def test_a_point_can_be_a_time_an_event_or_a_snapshot(rig: PastRig, agent: EventFactory) -> None:
     before = rig.row_of(agent)
     at_ms, snapshot_id = rig.at, before.snapshot.snapshot_id
     assert rig.send(agent, "session_paused") == "applied"
@@ -253,7 +231,7 @@ def test_a_point_can_be_a_time_an_event_or_a_snapshot(rig: Rig, agent: EventFact
     )
 
 
-def test_a_time_out_is_there_from_the_record_on_with_which_it_fired(rig: Rig, agent: EventFactory) -> None:
+def test_a_time_out_is_there_from_the_record_on_with_which_it_fired(rig: PastRig, agent: EventFactory) -> None:
     rig.advance(120_000)
     fired = next(audit for audit in rig.trail if audit.transition == "T06" and audit.session_id == agent.key.session_id)
     states = [
@@ -276,12 +254,12 @@ def test_a_time_out_is_there_from_the_record_on_with_which_it_fired(rig: Rig, ag
         Point("snapshot", "none"),
     ],
 )
-def test_an_unknown_point_is_an_error_that_names_it(rig: Rig, agent: EventFactory, point: Point) -> None:
+def test_an_unknown_point_is_an_error_that_names_it(rig: PastRig, agent: EventFactory, point: Point) -> None:
     with pytest.raises(PointUnknown, match=f"{point.kind}.*"):
         rig.past(agent, point)
 
 
-def test_an_event_of_another_session_is_no_point(rig: Rig, agent: EventFactory) -> None:
+def test_an_event_of_another_session_is_no_point(rig: PastRig, agent: EventFactory) -> None:
     other = _event_of(rig.log[-1])
     assert other is not None
     assert other.envelope.session_id != agent.key.session_id
@@ -289,14 +267,14 @@ def test_an_event_of_another_session_is_no_point(rig: Rig, agent: EventFactory) 
         rig.past(agent, Point("event", other.envelope.event_id))
 
 
-def test_without_the_first_record_of_the_trail_it_is_expired(rig: Rig, agent: EventFactory) -> None:
+def test_without_the_first_record_of_the_trail_it_is_expired(rig: PastRig, agent: EventFactory) -> None:
     rig.trail = [audit for audit in rig.trail if audit.transition != "T01"]
     with pytest.raises(StateExpired, match="first event"):
         rig.past(agent, Point("offset", rig.offset - 1))
 
 
 def test_another_hash_in_the_trail_is_found_and_a_hash_of_another_schema_is_no_fault(
-    rig: Rig, agent: EventFactory
+    rig: PastRig, agent: EventFactory
 ) -> None:
     place = next(n for n, audit in enumerate(rig.trail) if audit.transition == "T02" and is_of(audit, agent))
     found = rig.trail[place]
@@ -313,21 +291,21 @@ def is_of(audit: AuditRecord, agent: EventFactory) -> bool:
     return audit.session_id == agent.key.session_id
 
 
-def test_a_missing_event_is_found_by_the_next_hash(rig: Rig, agent: EventFactory) -> None:
+def test_a_missing_event_is_found_by_the_next_hash(rig: PastRig, agent: EventFactory) -> None:
     own = [record for record in rig.log if record.key == agent.key.encoded()]
     assert rig.send(agent, "session_paused") == "applied"
     rig.log.remove(own[-1])
     assert rig.past(agent, Point("offset", rig.offset - 1)).check.verdict == "differs"
 
 
-def test_events_that_a_client_lost_are_part_of_the_answer(rig: Rig, agent: EventFactory) -> None:
+def test_events_that_a_client_lost_are_part_of_the_answer(rig: PastRig, agent: EventFactory) -> None:
     agent.seq += 3
     assert rig.send(agent, "session_activity") == "applied"
     (lost,) = rig.past(agent, Point("offset", rig.offset - 1)).lost
     assert (lost.what, lost.last - lost.first, lost.offset) == ("gap", 2, rig.offset - 1)
 
 
-def test_skipped_offsets_and_a_repaired_clock_are_repeated(rig: Rig, agent: EventFactory) -> None:
+def test_skipped_offsets_and_a_repaired_clock_are_repeated(rig: PastRig, agent: EventFactory) -> None:
     skipped = LogRecord(rig.offset, rig.at, agent.key.encoded(), agent.event_bytes("state_updated"))
     rig.log.append(skipped)
     batch = rig.fold.begin()
@@ -354,7 +332,7 @@ def test_skipped_offsets_and_a_repaired_clock_are_repeated(rig: Rig, agent: Even
     assert [lost.what for lost in rig.past(agent, Point("offset", rig.offset - 1)).lost] == ["records_skipped"]
 
 
-def test_rows_that_were_accepted_make_what_follows_not_checkable(rig: Rig, agent: EventFactory) -> None:
+def test_rows_that_were_accepted_make_what_follows_not_checkable(rig: PastRig, agent: EventFactory) -> None:
     offset = rig.offset
     batch = rig.fold.begin()
     batch.note_rebuild("rows_accepted", "rows accepted", "they are right", "ops")
@@ -366,7 +344,7 @@ def test_rows_that_were_accepted_make_what_follows_not_checkable(rig: Rig, agent
     assert [lost.what for lost in past.lost] == ["rows_accepted"]
 
 
-def test_personal_data_expires_thirty_days_after_the_first_of_it(rig: Rig) -> None:
+def test_personal_data_expires_thirty_days_after_the_first_of_it(rig: PastRig) -> None:
     agent = EventFactory("personal")
     began_ms = rig.at
     assert rig.send(agent, "session_created", envelope={"data_classes": ("personal",)}) == "applied"
