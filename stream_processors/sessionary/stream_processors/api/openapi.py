@@ -177,6 +177,7 @@ _POINTS: Final = (
     query_parameter("time_ms", {**NUMBER, "minimum": 0}, "the state at this log time, in ms since the epoch"),
     query_parameter("event", TEXT, "the state after the event of this id"),
     query_parameter("snapshot", TEXT, "the state when the snapshot of this id was taken"),
+    query_parameter("fold", {"type": "boolean", "default": True}, "false: 404 if only a fold of the log would tell it"),
 )
 _ROW: Final = {"type": ["object", "null"], "additionalProperties": True}
 PAST_SCHEMAS: Final[dict[str, Any]] = {

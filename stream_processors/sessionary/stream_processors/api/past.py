@@ -14,21 +14,20 @@ The state is the same, whichever served. It is compared with the hashes that the
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.records import Position, RunTombstone, SessionState, Tombstone
+from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
 from sessionary.stream_processors.api.session_poll import user_of
 from sessionary.stream_processors.api.session_questions import AskedOwner, SessionQuestions, unknown_session
-from sessionary.stream_processors.core.past import HashCheck, PastState, Point
-from sessionary.stream_processors.core.trail import hash_row
+from sessionary.stream_processors.core.past import HashCheck, PastState, Point, past_document
 from sessionary.stream_processors.errors import Lost, PointUnknown, StateExpired
 from sessionary.stream_processors.metrics import Metrics
 
@@ -93,17 +92,22 @@ class PastPage:
         if isinstance(asked, Response):
             return asked
         _require_known(asked)
-        told = await self._tell(asked, point)
+        told = await self._tell(asked, point, folds=request.query.get("fold") != "false")
         self._require_kept(told.state, point)
-        return json_response(past_document(told, asked, point))
+        return json_response(
+            past_document(told.state, told.source, asked.question.key, asked.question.partition, point)
+        )
 
-    async def _tell(self, asked: AskedOwner, point: Point) -> Told:
+    async def _tell(self, asked: AskedOwner, point: Point, *, folds: bool) -> Told:
         session, position = asked.question.key, asked.owner.state.position
         row = asked.owner.state.rows.get(session.encoded())
         if isinstance(row, SessionState) and point == Point("offset", position.next_offset - 1):
             return Told(_present(asked), "row")
         if (kept := self._states.find(session, point)) is not None:
             return Told(kept, "memory")
+        if not folds:
+            detail = f"this worker does not hold the state at {point}; without fold=false it is folded from the log"
+            raise Problem(404, "not_held", "Not held", detail)
         async with self._turn:
             state = await self._fold(asked, point, position)
         self._states.keep(session, point, state)
@@ -169,39 +173,3 @@ def _present(asked: AskedOwner) -> PastState:
     rows = {name: state.repair_times(each, position.clock_repairs) for name, each in found.items() if each is not None}
     check = HashCheck("equal", 0, position.next_offset - 1)
     return PastState(rows[key], rows, position.next_offset - 1, position.clock_ms, check, (), None)
-
-
-def past_document(told: Told, asked: AskedOwner, point: Point) -> dict[str, Any]:
-    """Return the JSON document of a state at a point, as `/openapi.json` describes it."""
-    state, key = told.state, asked.question.key
-    row = state.row
-    return {
-        "session_id": key.session_id,
-        "tenant_id": key.tenant_id,
-        "point": {point.kind: point.value},
-        "source": told.source,
-        "position": {"partition": asked.question.partition, "offset": state.offset, "clock_ms": state.clock_ms},
-        "check": state.check._asdict(),
-        "lost": [lost._asdict() for lost in state.lost],
-        "state": "Archived" if not isinstance(row, SessionState) else row.state,
-        "row_hash": None if row is None else hash_row(row),
-        "row": None if row is None else _as_json(row),
-        "children": [
-            {"kind": type(child).__name__, **_as_json(child)}
-            for name, child in sorted(state.rows.items())
-            if child is not None and not isinstance(child, (SessionState, Tombstone, RunTombstone))
-        ],
-    }
-
-
-def _as_json(value: Any) -> Any:
-    """Return a row, or a part of one, as JSON has it: its fields by their names."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _as_json(part) for name, part in value._asdict().items()}
-    if isinstance(value, Mapping):
-        return {name: _as_json(part) for name, part in value.items()}
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_as_json(part) for part in value]
-    return value

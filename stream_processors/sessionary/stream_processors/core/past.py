@@ -13,13 +13,13 @@ trail, so the answer says how far it is checked.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from sessionary.schemas.codec import Decoder, Event, encode_record
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.records import AuditRecord, Position, SessionState, Tick, Tombstone
+from sessionary.schemas.records import AuditRecord, Position, RunTombstone, SessionState, Tick, Tombstone
 from sessionary.schemas.retention import retention_of
 from sessionary.schemas.rules import known_rules
 from sessionary.schemas.types import ClockRepair, RuleSet
@@ -28,7 +28,7 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.trail import read_repair, read_rules
+from sessionary.stream_processors.core.trail import hash_row, read_repair, read_rules
 from sessionary.stream_processors.errors import PointUnknown, StateExpired
 
 PointKind = Literal["offset", "time", "snapshot", "event"]
@@ -370,3 +370,38 @@ def _rules_at(begin: AuditRecord, decisions: Sequence[AuditRecord], rules_at_end
     if known is None:
         raise StateExpired(f"its first events were judged by rules {version}, which this release does not know")
     return known.rules
+
+
+def past_document(state: PastState, source: str, session: SessionKey, partition: int, point: Point) -> dict[str, Any]:
+    """Return the JSON document of a state at a point: the `PastState` of `/openapi.json`."""
+    row = state.row
+    return {
+        "session_id": session.session_id,
+        "tenant_id": session.tenant_id,
+        "point": {point.kind: point.value},
+        "source": source,
+        "position": {"partition": partition, "offset": state.offset, "clock_ms": state.clock_ms},
+        "check": state.check._asdict(),
+        "lost": [lost._asdict() for lost in state.lost],
+        "state": row.state if isinstance(row, SessionState) else "Archived",
+        "row_hash": None if row is None else hash_row(row),
+        "row": None if row is None else _as_json(row),
+        "children": [
+            {"kind": type(child).__name__, **_as_json(child)}
+            for _, child in sorted(state.rows.items())
+            if not isinstance(child, (SessionState, Tombstone, RunTombstone))
+        ],
+    }
+
+
+def _as_json(value: Any) -> Any:
+    """Return a row, or a part of one, as JSON has it: its fields by their names."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _as_json(part) for name, part in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {name: _as_json(part) for name, part in value.items()}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_as_json(part) for part in value]
+    return value
