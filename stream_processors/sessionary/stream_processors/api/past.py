@@ -172,4 +172,5 @@ def _present(asked: AskedOwner) -> PastState:
     found = {name: state.rows.get(name) for name in names}
     rows = {name: state.repair_times(each, position.clock_repairs) for name, each in found.items() if each is not None}
     check = HashCheck("equal", 0, position.next_offset - 1)
-    return PastState(rows[key], rows, position.next_offset - 1, position.clock_ms, check, (), None)
+    offset, clock_ms = position.next_offset - 1, position.clock_ms
+    return PastState(rows[key], rows, offset, clock_ms, rows[key].created_at, check, (), None)

@@ -92,6 +92,7 @@ class PastState(NamedTuple):
     rows: dict[bytes, Any]
     offset: int  # of the last record of the log that it includes
     clock_ms: int  # the partition's clock there
+    began_ms: int  # log time of the session's first event
     check: HashCheck
     lost: Sequence[LostEvents]
     personal_until: int | None
@@ -211,7 +212,7 @@ class _SessionFold:
             rows = {key: self._state.repair_times(each, repairs) for key, each in rows.items()}
             row = rows.get(self._key)
         return PastState(
-            *(row, rows, self._offset, self._state.position.clock_ms),
+            *(row, rows, self._offset, self._state.position.clock_ms, self._begin.appended_at // 1_000),
             *(self._check(), self._list_lost(), self._personal_until),
         )
 

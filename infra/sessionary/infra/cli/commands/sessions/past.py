@@ -8,7 +8,7 @@ folds.
 import json
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -159,6 +159,7 @@ class _Past:
     def _fold_rows(self, point: tuple[str, str | int]) -> dict[str, Any]:
         """Fold what ClickHouse has. Raises `SessionaryError` if that does not do."""
         from sessionary.infra.past_rows import PastRows  # the processor takes long to load
+        from sessionary.sinks.settings import RetentionSettings
         from sessionary.stream_processors.core.past import Point, past_document
         from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -172,6 +173,9 @@ class _Past:
         wanted = Point(kind, value)  # type: ignore[arg-type]  # `_parse_point` knows no other kinds
         state, partition = PastRows(self._source, settings).state_at(self._session, wanted)
         if state.check.verdict == "differs":
+            days = RetentionSettings.from_env(self._environ).retention_idle_days
+            if datetime.now(UTC) - datetime.fromtimestamp(state.began_ms / 1_000, UTC) > timedelta(days=days):
+                raise NotFound(f"expired: ClickHouse keeps heartbeats for {days} days, and the state depends on them")
             raise CheckFailed(
                 f"its rows do not lead to the state that the processor held at offset {state.check.offset}: "
                 "sessionary integrity check finds missing ones"
