@@ -82,7 +82,12 @@ class PastRows:
             if int(point.value) > last:
                 raise PointUnknown(f"ClickHouse has the log of partition {partition} up to offset {last}, not {point}")
             last = int(point.value)
-        bounds = {"partition": partition, "topic": topic, "first": begin.source_offset, "last": last}
+        bounds: dict[str, str | int] = {
+            "partition": partition,
+            "topic": topic,
+            "first": begin.source_offset,
+            "last": last,
+        }
         log = PastLog(
             records=self._read_log(session, bounds, {audit.source_offset for audit in trail}),
             trail=trail,

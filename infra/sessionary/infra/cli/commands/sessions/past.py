@@ -203,12 +203,15 @@ class _Past:
             raise Unavailable(f"{settings.control_url} does not answer ({error})", _RETRY_AFTER_S) from None
         finally:
             servers.close_idle()
-        document: dict[str, Any] = json.loads(answer.body)
-        if answer.status == 200:
-            return document
-        if not fold:
+        if answer.status != 200 and not fold:
             return None
-        raise _error_of(answer.status, str(document.get("detail")))
+        try:
+            document: dict[str, Any] = dict(json.loads(answer.body))
+        except (ValueError, TypeError):
+            raise Unavailable(f"{settings.control_url} answered with no JSON object", _RETRY_AFTER_S) from None
+        if answer.status != 200:
+            raise _error_of(answer.status, str(document.get("detail")))
+        return document
 
 
 def _error_of(status: int, detail: str) -> SessionaryError:
