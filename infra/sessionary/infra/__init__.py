@@ -12,6 +12,7 @@
     environment          the variables of a command's stack
     clickhouse_client    a small ClickHouse client over HTTP, for commands
     control_api_client   a small client of the control API's operators' pages, for commands
+    past_rows            a session's state at a point, folded from ClickHouse's rows
     worker_findings      faults of the processors, by their own documents
     settings             settings of the commands themselves
     disk_room            the room on a disk, and the need of a stack

@@ -122,6 +122,7 @@ AuditKind = Literal[
     "migration",
     "quota",
     "repeat",
+    "state_hash",
 ]
 """The kind of fact that an audit record reports."""
 

@@ -7,6 +7,8 @@ SessionaryError
 │   │   └── EndInDoubt   its last transaction's end may come once more, so it may begin no other one
 │   ├── Halted(reason)   this partition stops until the cause is removed, the others continue
 │   ├── RebuildRefused   a partition's rows cannot be rebuilt in the way that was asked for
+│   ├── PointUnknown     a session has no such point in its history
+│   ├── StateExpired     a session's state at a point cannot be told any more
 │   └── ProcessorFailed  the process cannot continue
 └── TableFault
     ├── NotLocal(key, partition)   the session is another worker's, or its partition is not open yet
@@ -80,6 +82,14 @@ class Halted(ProcessorFault):
 
 class RebuildRefused(ProcessorFault):
     """A partition's rows cannot be rebuilt so; the message says what is missing, and what can."""
+
+
+class PointUnknown(ProcessorFault):
+    """A session has no such point in its history; the message says where that begins and ends."""
+
+
+class StateExpired(ProcessorFault):
+    """What a state at a point is made of is gone; the message says what, and since when."""
 
 
 # Errors while a record is folded that are not its fault: a store or the machine fails.

@@ -116,7 +116,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "in memory.",
     "sessionary_processor_state_hash_mismatches_total": "Contents, stores and changelogs that did not match the hash "
     "or checksum on record, by source: agent (snapshots that were rejected or left out), store "
-    "(damaged local stores), changelog (lost rows).",
+    "(damaged local stores), changelog (lost rows), log (states at a point that differ from what the judge held).",
     "sessionary_processor_partition_open_seconds": "Seconds that a partition took to open: fence, recover, seek.",
     "sessionary_processor_recovery_remaining_records": "Offsets of the changelog that are still to be read, by "
     "partition; only while a partition recovers.",
@@ -268,7 +268,7 @@ class Metrics:
         self.lateness_s = self._histogram("sessionary_processor_timer_lateness_seconds", _LATENESS_BUCKETS)
         self.wall_lateness_s = self._histogram("sessionary_processor_timer_wall_lateness_seconds", _LATENESS_BUCKETS)
         self.state_hash_mismatches = self._counter("sessionary_processor_state_hash_mismatches_total", "source")
-        for source in ("agent", "store", "changelog"):
+        for source in ("agent", "store", "changelog", "log"):
             self.state_hash_mismatches.labels(source)
         self.open_s = self._histogram("sessionary_processor_partition_open_seconds", _OPEN_BUCKETS)
         self.owned = self._gauge("sessionary_processor_partitions_owned")

@@ -63,6 +63,15 @@ class ProcessorSettings(KafkaSettings):
         ge=0,
         le=100_000,
     )
+    api_past_states_max: int = Field(
+        10,
+        description="number of sessions' states at a point that this worker keeps in memory after it told them",
+        ge=0,
+        le=1_000,
+    )
+    api_past_states_seconds: float = Field(
+        3_600, description="time for which it keeps each of them", ge=0, le=86_400, allow_inf_nan=False
+    )
     api_tls_certificate: Path | None = Field(
         None, description="PEM file of the control API's certificate and its chain; with it the API is HTTPS only"
     )

@@ -16,5 +16,6 @@ In the order in which a request passes:
     runs              pages of runs, steps, tool calls, artifacts and tasks
     following         streams of the committed states of a session
     tokens            the caller of a request's bearer token
+    past              the page of a session's state at a point of its history
     session_pages     pages of a session's agents, and of the turns of its conversation
 """

@@ -169,6 +169,75 @@ CONVERSATION_PATHS: Final[dict[str, Any]] = {
 }
 
 
+# The part of the OpenAPI document about states at a point.
+
+
+_POINTS: Final = (
+    query_parameter("offset", {**NUMBER, "minimum": 0}, "the state after the record at this offset of the partition"),
+    query_parameter("time_ms", {**NUMBER, "minimum": 0}, "the state at this log time, in ms since the epoch"),
+    query_parameter("event", TEXT, "the state after the event of this id"),
+    query_parameter("snapshot", TEXT, "the state when the snapshot of this id was taken"),
+    query_parameter("fold", {"type": "boolean", "default": True}, "false: 404 if only a fold of the log would tell it"),
+)
+_ROW: Final = {"type": ["object", "null"], "additionalProperties": True}
+PAST_SCHEMAS: Final[dict[str, Any]] = {
+    "PastState": object_schema(
+        session_id=TEXT,
+        tenant_id=TEXT,
+        point=about({"type": "object", "additionalProperties": True}, "the point that was asked for"),
+        source=about({**TEXT, "enum": ["row", "memory", "log"]}, "the source that served"),
+        position=object_schema(
+            partition=NUMBER,
+            offset=about(NUMBER, "the last record that the state includes"),
+            clock_ms=about(NUMBER, "the partition's log time there, in ms"),
+        ),
+        check=object_schema(
+            verdict=about(
+                {**TEXT, "enum": ["equal", "not_checkable"]},
+                "how the state compares with the hashes in the audit trail",
+            ),
+            equal=about(NUMBER, "number of hashes that were compared and are equal"),
+            offset=about(NUMBER_OR_NULL, "of the last equal hash; or from where on none can be compared"),
+        ),
+        lost={
+            "type": "array",
+            "items": object_schema(
+                what=about(TEXT, "gap: events that a client lost; gap_filled; or the decision that gave offsets up"),
+                first=about(NUMBER, "the first number of the producer, or offset"),
+                last=NUMBER,
+                offset=about(NUMBER, "where that was found"),
+            ),
+            "description": "what the state lacks",
+        },
+        state=about(TEXT, "the session's state; Archived if only its tombstone was left"),
+        row_hash=about(TEXT_OR_NULL, "the row's hash, as the audit trail has it for transitions"),
+        row=about(_ROW, "the session's row: the fields of the record `SessionState`, or `Tombstone`"),
+        children={
+            "type": "array",
+            "items": {"type": "object", "additionalProperties": True},
+            "description": "the rows of its runs, steps, calls, turns, agents and artifacts, each with its `kind`",
+        },
+    ),
+}
+PAST_PATHS: Final[dict[str, Any]] = {
+    "/v1/sessions/{session_id}/at": {
+        "get": {
+            "summary": "The state of a session as the judge held it at one point of its history",
+            "parameters": [SESSION_PARAMETERS[0], *_POINTS, *SESSION_PARAMETERS[1:]],
+            "responses": {
+                "200": json_answer("the state", "PastState"),
+                **SESSION_ANSWERS,
+                "400": problem_response("not exactly one point is named, or it is malformed"),
+                "404": problem_response("the tenant has no such session, or the session no such point"),
+                "410": problem_response("the records of the point, or its personal data, have expired"),
+                "500": problem_response("the events do not lead to the state that the judge held; this pages"),
+                "503": problem_response("the partition is not open, or Kafka does not answer; see Retry-After"),
+            },
+        }
+    },
+}
+
+
 # The follower's page in the OpenAPI document.
 
 
@@ -358,6 +427,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         },
         **FOLLOW_PATHS,
         **CONVERSATION_PATHS,
+        **PAST_PATHS,
         **AGENT_PATHS,
         **RUN_PATHS,
         **LIST_PATHS,
@@ -464,6 +534,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         "schemas": {
             "Session": SESSION,
             **CONVERSATION_SCHEMAS,
+            **PAST_SCHEMAS,
             **AGENT_SCHEMAS,
             **RUN_SCHEMAS,
             **LIST_SCHEMAS,

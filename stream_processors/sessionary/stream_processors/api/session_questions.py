@@ -58,13 +58,14 @@ class SessionQuestions:
         self._assignment = assignment
         self._others = others
 
-    async def ask_owner(self, request: Request) -> AskedOwner | Response:
+    async def ask_owner(self, request: Request, answer_s: float | None = None) -> AskedOwner | Response:
         """Return the question and the owner, or the answer of another worker that is the owner.
 
-        Waits up to `wait_ms` until the record at `after` is folded. Raises `Problem`.
+        Waits up to `wait_ms` until the record at `after` is folded. `answer_s`: how long another
+        worker may take, 10 s by default. Raises `Problem`.
         """
         question = self._parse_question(request)
-        return await self._ask(request, question, _knows_rows(request, question))
+        return await self._ask(request, question, _knows_rows(request, question), answer_s)
 
     async def ask_to_follow(self, request: Request, pass_on: PassOn) -> AskedOwner | StreamResponse:
         """Return what `ask_owner` returns, without a record for a verdict.
@@ -108,10 +109,12 @@ class SessionQuestions:
             raise gone_problem("task", task_id)
         return AskedOwner(asked.question._replace(key=session), asked.owner)
 
-    async def _ask(self, request: Request, question: Question, is_known: IsKnown) -> AskedOwner | Response:
+    async def _ask(
+        self, request: Request, question: Question, is_known: IsKnown, answer_s: float | None = None
+    ) -> AskedOwner | Response:
         owner = self._assignment.owners.get(question.partition)
         if owner is None:
-            return await self._others.pass_on(request, question.partition)
+            return await self._others.pass_on(request, question.partition, answer_s)
         await self._require_known(owner, question, is_known)
         return AskedOwner(question, owner)
 

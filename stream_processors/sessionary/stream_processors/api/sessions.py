@@ -4,6 +4,7 @@
     GET /v1/sessions/{session_id}/runs/…       its runs, steps and tool calls: see `runs`
     GET /v1/sessions/{session_id}/execution    GET …/artifacts    see `runs`
     GET /v1/sessions/{session_id}/conversation its last turns: see `conversations`
+    GET /v1/sessions/{session_id}/at           its state at a point of its history: see `past`
     GET /v1/sessions/{session_id}/follow       its state, and each change of it: see `following`
     GET /v1/tasks/{task_id}                    a task by its id alone: see `runs`
     GET /v1/sessions   GET /v1/runs            those of a tenant: see `lists`
@@ -24,6 +25,7 @@ from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.api.following import FollowPage, OpenStreams
 from sessionary.stream_processors.api.lists import ListPages
 from sessionary.stream_processors.api.openapi import DOCUMENT
+from sessionary.stream_processors.api.past import PastPage, PastStates
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.runs import (
@@ -38,10 +40,12 @@ from sessionary.stream_processors.api.session_pages import AgentPages, MessagePa
 from sessionary.stream_processors.api.session_poll import SessionPolls
 from sessionary.stream_processors.api.session_questions import SessionQuestions, require_session, session_document
 from sessionary.stream_processors.api.tokens import TokenStore
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.past_log import PastReader
 from sessionary.stream_processors.settings import ProcessorSettings
 
 # Counts of callers who ask for ids that their tenant does not have.
@@ -111,8 +115,9 @@ class UnknownIds:
 class ControlApi:
     """Answers the requests of one worker. `polls` and `lists` answer those for many sessions;
     `runs`, `steps`, `calls`, `artifacts` and `execution` those for runs and their parts; `tasks`
-    those for tasks; `messages` those for conversations; `agents` those for agents; `following`
-    those of followers. `unknown_ids` is notified of every problem.
+    those for tasks; `messages` those for conversations; `agents` those for agents; `past`
+    those for states at a point; `following` those of followers. `unknown_ids` is notified of every
+    problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log grows. `hung` returns which part of the worker hangs, so
@@ -151,6 +156,8 @@ class ControlApi:
         self.tasks = TaskPages(self._questions)
         self.messages = MessagePages(self._questions)
         self.agents = AgentPages(self._questions)
+        told = PastStates(settings.api_past_states_max, settings.api_past_states_seconds)
+        self.past = PastPage(self._questions, metrics, told, PastReader(settings, SESSION_JUDGE).state_at)
         streams = OpenStreams(settings.api_followers_max, metrics)
         self.following = FollowPage(self._questions, tokens, others, streams)
 

@@ -11,6 +11,7 @@
     committed        a partition's state after the last acknowledged transaction
     uncommitted_batch  one batch on top of it
     partition        a partition's state: load, begin, merge
+    past             one session's state at a point of the log
     tombstones      packed tombstones, in chunks
     session/         the judge of sessions, and their rows
     run/             runs of sessions

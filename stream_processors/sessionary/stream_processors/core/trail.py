@@ -4,10 +4,13 @@ Audit numbers of a session are gap-free from 1, and given by `next_number` alone
 session that is not known. Each record also has the position in the log that caused it.
 """
 
+import hashlib
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from sessionary.schemas.codec import encode_record
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, RejectedEvent, SessionState, Tombstone
@@ -42,6 +45,8 @@ SECURITY_REASONS: Final[frozenset[RejectionReason]] = frozenset(
 # many. So they take no number that a replay, which does not know them, gives to another output.
 ACCESS_N: Final = 1 << 19
 _DECISIONS_KEPT: Final = 8
+_FINGERPRINT: Final = slice(2, 10)  # of an encoded record: its header without the marker
+_DIGEST_DIGITS: Final = 32
 
 
 class Access(NamedTuple):
@@ -173,6 +178,16 @@ def session_record(
     return audit_record(session, subject, envelope, cause, kind)
 
 
+def hash_row(row: SessionState | Tombstone) -> str:
+    """Return `SCHEMA:DIGEST` of a row, the same on every machine and in every process.
+
+    `SCHEMA` is the fingerprint of the schema by which the row was encoded: only hashes of one
+    schema can be compared. `DIGEST` is the beginning of the encoded row's SHA-256.
+    """
+    encoded = encode_record(row)
+    return f"{encoded[_FINGERPRINT].hex()}:{hashlib.sha256(encoded).hexdigest()[:_DIGEST_DIGITS]}"
+
+
 def at_due_time(record: AuditRecord, due_ms: int, fired_ms: int) -> AuditRecord:
     """Return the record of a clock's change: it occurred when due. Takes ms of log time."""
     due_at = due_ms * 1000
@@ -208,6 +223,33 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, cause: OutputC
     if rules.token_quotas:
         reason += "; tokens count for quotas"
     return decision_record("rules_announced", reason, principal, cause)
+
+
+_RULES: Final = re.compile(
+    r"rules (\d+) begin, after rules \d+; rows have at most (\d+) bytes, outputs (\d+), rejected records (\d+); "
+    r"finished runs are kept for (\d+) days?, and failed ones may be resumed for (\d+) ms(.*)$"
+)
+
+
+def read_rules(record: AuditRecord) -> RuleSet:
+    """Return the rules that a `rules_record` announces. Raises `ValueError` for another record."""
+    match = _RULES.match(record.reason)
+    if match is None:
+        raise ValueError(f"no announcement of rules: {record.reason!r}")
+    *numbers, quotas = match.groups()
+    version, row_bytes, output_bytes, rejected_bytes, days, resume_ms = map(int, numbers)
+    rules = RuleSet(version, row_bytes, days, output_bytes, rejected_bytes, resume_ms=resume_ms)
+    return rules._replace(
+        quotas="runs ask" in quotas, session_quotas="sessions ask" in quotas, token_quotas="tokens count" in quotas
+    )
+
+
+def read_repair(record: AuditRecord) -> int:
+    """Return from which time (ms) a `repair_record` set the clock. Raises `ValueError` as above."""
+    match = re.search(r": clock set from (-?\d+) to ", record.reason)
+    if match is None:
+        raise ValueError(f"no repair of a clock: {record.reason!r}")
+    return int(match[1])
 
 
 def with_accesses(outcome: BatchResult, partition: int, accesses: Sequence[Access]) -> BatchResult:

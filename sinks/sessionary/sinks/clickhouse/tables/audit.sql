@@ -74,6 +74,8 @@ CREATE TABLE IF NOT EXISTS {database}.audit
     to_service LowCardinality(Nullable(String)) COMMENT 'service that the session goes to',
     migration_step LowCardinality(Nullable(String)) COMMENT 'offered, prepared, completed or aborted',
     snapshot_id Nullable(String) COMMENT 'snapshot that a pause or an end left, for records of transitions',
+    row_hash Nullable(String) COMMENT 'hash of the session''s row after this, for records of transitions and of the kind state_hash',
+    outage_end_at Nullable(DateTime64(6, 'UTC')) COMMENT 'end of the partition''s last outage, for a session''s first record',
     personal_expires DateTime('UTC') CODEC(Delta, ZSTD(1)) COMMENT 'personal_until, or the end of time if that is null',
     src_topic LowCardinality(String) COMMENT 'topic that the row was read from',
     topic_id LowCardinality(String) COMMENT 'Kafka''s id of src_topic',

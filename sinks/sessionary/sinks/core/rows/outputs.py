@@ -30,7 +30,7 @@ def audit_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     record = decode_as(AuditRecord, raw, decoder)
     for name in ("appended_at", "retain_until"):
         check_log_time(name, getattr(record, name))
-    for name in ("due_at", "fired_at", "personal_until"):
+    for name in ("due_at", "fired_at", "personal_until", "outage_end_at"):
         if (value := getattr(record, name)) is not None:
             check_log_time(name, value)
     occurred_at, time_text = reported_time(record.occurred_at)

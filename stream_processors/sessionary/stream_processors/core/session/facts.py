@@ -72,6 +72,10 @@ class LimitsOverridden(NamedTuple):
     reason: str
 
 
+class StateHashed(NamedTuple):
+    """The audit trail gets a hash of the session's row as it is after the event."""
+
+
 @final
 class SequenceMoved:
     """A producer's sequence number was taken into the session's ledger.
@@ -334,6 +338,7 @@ SessionFact = (
     | ContextExceeded
     | MigrationMoved
     | StateDiffered
+    | StateHashed
     | MigrationCompleted
     | MigrationAborted
 )

@@ -84,6 +84,7 @@ from sessionary.stream_processors.core.session.facts import (
     RunEventTaken,
     SessionFact,
     SnapshotTaken,
+    StateHashed,
     TakenOver,
     Transitioned,
     WorkDone,
@@ -127,6 +128,8 @@ from sessionary.stream_processors.core.session.values import (
 
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
+# An applied event of which number of its producer leaves a hash of the row.
+HASHED_EVERY: Final = 100
 DUPLICATE: Final = Decision((), duplicate=True)
 _NO_FACTS: Final[Sequence[Any]] = ()
 # By these a process is heard of that goes on with its session.
@@ -350,6 +353,8 @@ def _decide_known(
         further = change_open_runs(row, fact, rows)
     if further.facts:
         facts += further.facts
+    if envelope.producer_seq % HASHED_EVERY == 0:
+        facts.append(StateHashed())
     return Decision(facts, writes=further.writes)
 
 

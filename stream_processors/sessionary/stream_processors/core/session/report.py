@@ -51,12 +51,19 @@ from sessionary.stream_processors.core.session.facts import (
     RequestsAsked,
     RunOpened,
     SessionAdmitted,
+    StateHashed,
     TakenOver,
     TokensUsed,
     Transitioned,
 )
 from sessionary.stream_processors.core.session.migration import ReportedFact, cleanup_request, migration_records
-from sessionary.stream_processors.core.trail import SECURITY_REASONS, at_due_time, rejected_record, session_record
+from sessionary.stream_processors.core.trail import (
+    SECURITY_REASONS,
+    at_due_time,
+    hash_row,
+    rejected_record,
+    session_record,
+)
 
 
 def _report_creation(
@@ -64,7 +71,14 @@ def _report_creation(
 ) -> list[AuditRecord | QuotaNotice]:
     record = session_record(session, after, arrival, cause, "transition")
     code, reason = after.reason_code, WAITS if after.quota is not None else after.reason_code
-    record = record._replace(transition=fact.transition.id, from_state="UNKNOWN", reason_code=code, reason=reason)
+    record = record._replace(
+        transition=fact.transition.id,
+        from_state="UNKNOWN",
+        reason_code=code,
+        reason=reason,
+        row_hash=hash_row(after),
+        outage_end_at=arrival.outage_end_ms * 1_000 if arrival.outage_end_ms else None,
+    )
     return [record, *claim_notices(None, after)]
 
 
@@ -91,6 +105,7 @@ def _report_transition(
         cleanup_id=cleanup.cleanup_id if cleanup else None,
         cleanup_actions=cleanup.actions if cleanup else (),
         snapshot_id=fact.snapshot.snapshot_id if arrival is not None and fact.snapshot else None,
+        row_hash=hash_row(after),
     )
     if fact.due_ms is not None:
         record = at_due_time(record, fact.due_ms, fact.at_ms)._replace(user_id=after.user_id)
@@ -212,6 +227,13 @@ def _report_context(
     return [record._replace(reason_code="context_limit", reason=reason)]
 
 
+def _report_hash(
+    session: SessionKey, row: SessionState, after: SessionState, fact: StateHashed, arrival: Arrival, cause: OutputCause
+) -> list[AuditRecord]:
+    record = session_record(session, after, arrival, cause, "state_hash")
+    return [record._replace(reason_code="state_hash", reason="the row's hash", row_hash=hash_row(after))]
+
+
 def _report_take_over(
     session: SessionKey, row: SessionState, after: SessionState, fact: TakenOver, arrival: Arrival, cause: OutputCause
 ) -> list[AuditRecord]:
@@ -267,6 +289,7 @@ _REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
     RequestsAsked: _report_asked,
     RunOpened: _report_opened_run,
     SessionAdmitted: report_admission,
+    StateHashed: _report_hash,
     TakenOver: _report_take_over,
     TokensUsed: report_tokens,
     Transitioned: _report_transition,

@@ -5,6 +5,7 @@
     timeline       `session timeline`: the story of one session, as lines or as a page
     runs           `run list`, `show`, `resume`: runs, and the effect of resuming one
     following      `session follow`: each committed change of one session
+    past           `session at`, `diff`: a session's state at a point of its history
 
 They read ClickHouse; `session show` and the page also ask the processor. `session follow`,
 `session conversation` and `run` ask it alone.

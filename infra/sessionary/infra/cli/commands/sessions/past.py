@@ -1,0 +1,224 @@
+"""`sessionary session at` and `diff`: a session's state at a point of its history.
+
+The sources are asked in this order, and the answer names the one that served: the row and the
+memory of the processor that owns the session; ClickHouse; the log in Kafka, which the processor
+folds.
+"""
+
+import json
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session
+from sessionary.infra.cli.errors import CheckFailed, NotFound
+from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client
+from sessionary.infra.cli.output import print_message, wants_json
+from sessionary.infra.cli.tables import show_object, show_rows
+from sessionary.infra.cli.times import TIMES, parse_time
+from sessionary.infra.environment import stack_environment, tenant_tokens
+from sessionary.infra.settings import OperatorSettings
+from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
+from sessionary.schemas.http.control_servers import ControlServers, Unanswered
+from sessionary.schemas.http.kept_connections import Request
+from sessionary.schemas.ids import SessionKey
+
+_HELD_S: Final = 10.0
+_FOLD_S: Final = 620.0  # longer than a processor lets another one fold
+_ANSWER_BYTES_MAX: Final = 256 << 20
+_RETRY_AFTER_S: Final = 2.0
+_KINDS: Final = ("offset", "time", "event", "snapshot")
+_POINT_HELP: Final = "offset:NUMBER, time:TIME, event:ID or snapshot:ID."
+_DIFF_COLUMNS: Final = ("field", "before", "after")
+
+
+def at_command(
+    session: SessionArgument,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", min=0, help="After the record at this offset of its partition.", show_default=False),
+    ] = None,
+    time: Annotated[str | None, typer.Option("--time", help=f"At this time: {TIMES}.", show_default=False)] = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", help="When the snapshot of this id was taken.", show_default=False)
+    ] = None,
+    event: Annotated[
+        str | None, typer.Option("--event", help="After the event of this id.", show_default=False)
+    ] = None,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a session's state as the processor held it at one point of its history.
+
+    It is checked against the hashes that the processor left. --json has all rows, with content.
+    """
+    given = {"offset": offset, "time": time, "snapshot": snapshot, "event": event}
+    points = [f"{kind}:{value}" for kind, value in given.items() if value is not None]
+    if len(points) != 1:
+        raise Invalid("invalid_value", f"give one of --offset, --time, --snapshot and --event, not {len(points)}")
+    found = _Past(session, tenant, data).tell(_parse_point(points[0]))
+    if wants_json(as_json):
+        show_object(found, as_json=True)
+        return
+    row = found["row"] or {}
+    named = ("state", "phase", "reason_code", "epoch", "version", "agent_id", "owner_service", "state_json")
+    about = {name: found[name] for name in ("session_id", "tenant_id", "point", "source", "position", "check", "lost")}
+    show_object({**about, "state": found["state"], **{name: row.get(name) for name in named[1:]}}, as_json=False)
+    print_message("")
+    show_rows(found["children"], as_json=False, columns=("kind", "state", "role", "name", "content", "run_id"))
+
+
+def diff_command(
+    session: SessionArgument,
+    first: Annotated[str, typer.Argument(metavar="FROM", help=_POINT_HELP)],
+    second: Annotated[str, typer.Argument(metavar="TO", help=_POINT_HELP)],
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show each field of a session's rows that differs between two points of its history."""
+    points = [_parse_point(text) for text in (first, second)]
+    past = _Past(session, tenant, data)
+    before, after = [past.tell(point) for point in points]
+    show_rows(list(list_differences(before, after)), as_json=as_json, columns=_DIFF_COLUMNS)
+
+
+def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of two states' rows that differ: path, and both values; None: not there."""
+    flat = [dict(_flatten("", _named_rows(document))) for document in (before, after)]
+    for field in sorted(flat[0].keys() | flat[1].keys()):
+        values = [each.get(field) for each in flat]
+        if values[0] != values[1]:
+            yield {"field": field, "before": values[0], "after": values[1]}
+
+
+def _named_rows(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rows of a state by names that are the same at another point."""
+    rows: dict[str, Any] = {"session": document["row"] or {}}
+    keys = ("run_id", "name", "idem_key", "tool_call_id", "artifact_id", "agent_id", "turn")
+    for child in document["children"]:
+        kind = child["kind"]
+        places = ("turn",) if kind == "MessageState" else ("agent_id",) if kind == "AgentState" else keys[:-2]
+        name = ".".join(str(child[key]) for key in places if child.get(key) is not None)
+        rows[f"{kind}[{name}]"] = child
+    return rows
+
+
+def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from _flatten(f"{path}.{name}" if path else name, part)
+    else:
+        yield path, value
+
+
+def _parse_point(text: str) -> tuple[str, str | int]:
+    """Return kind and value of a point; a time in ms since the epoch. Raises `Invalid`."""
+    kind, _, value = text.partition(":")
+    if kind not in _KINDS or not value:
+        raise Invalid("invalid_value", f"{text!r} is no point: give {_POINT_HELP}")
+    if kind == "time":
+        return kind, int(parse_time("time", value, datetime.now(UTC)).timestamp() * 1_000)
+    if kind == "offset":
+        if not (value.isascii() and value.isdecimal()):
+            raise Invalid("invalid_value", f"offset {value!r}: give a whole number of 0 or more")
+        return kind, int(value)
+    return kind, value
+
+
+class _Past:
+    """Asks the sources for states of one session."""
+
+    def __init__(self, session: str, tenant: str | None, data: Path | None) -> None:
+        self._source = clickhouse_client(data)
+        self._environ = stack_environment(data)
+        found = find_session(self._source, session, tenant)
+        self._session = SessionKey(found["tenant_id"], found["session_id"])
+
+    def tell(self, point: tuple[str, str | int]) -> dict[str, Any]:
+        """Return the state at a point. Raises `SessionaryError`."""
+        with_api = OperatorSettings.from_env(self._environ).control_url is not None
+        if with_api and (held := self._ask(point, fold=False)) is not None:
+            return held
+        try:
+            return self._fold_rows(point)
+        except SessionaryError as error:
+            if not with_api:
+                raise
+            why = error
+        print_message(f"not from ClickHouse: {why}")
+        found = self._ask(point, fold=True)
+        assert found is not None
+        return found
+
+    def _fold_rows(self, point: tuple[str, str | int]) -> dict[str, Any]:
+        """Fold what ClickHouse has. Raises `SessionaryError` if that does not do."""
+        from sessionary.infra.past_rows import PastRows  # the processor takes long to load
+        from sessionary.sinks.settings import RetentionSettings
+        from sessionary.stream_processors.core.past import Point, past_document
+        from sessionary.stream_processors.settings import ProcessorSettings
+
+        settings = ProcessorSettings.from_env(self._environ)
+        if not settings.keys:
+            raise SettingsError(
+                "events of operators cannot be told from forged ones: set SESSIONARY_SIGNING_KEYS, or "
+                "SESSIONARY_SIGNING_KEYS_FILE, as the processors have it"
+            )
+        kind, value = point
+        wanted = Point(kind, value)  # type: ignore[arg-type]  # `_parse_point` knows no other kinds
+        state, partition = PastRows(self._source, settings).state_at(self._session, wanted)
+        if state.check.verdict == "differs":
+            days = RetentionSettings.from_env(self._environ).retention_idle_days
+            if datetime.now(UTC) - datetime.fromtimestamp(state.began_ms / 1_000, UTC) > timedelta(days=days):
+                raise NotFound(f"expired: ClickHouse keeps heartbeats for {days} days, and the state depends on them")
+            raise CheckFailed(
+                f"its rows do not lead to the state that the processor held at offset {state.check.offset}: "
+                "sessionary integrity check finds missing ones"
+            )
+        return past_document(state, "clickhouse", self._session, partition, wanted)
+
+    def _ask(self, point: tuple[str, str | int], *, fold: bool) -> dict[str, Any] | None:
+        """Ask the processor; None if it does not hold the state, or, without a fold, is away."""
+        settings = OperatorSettings.from_env(self._environ)
+        tenant, session_id = self._session
+        token = tenant_tokens(self._environ).get(tenant)
+        if settings.control_url is None or token is None:
+            if not fold:
+                return None
+            raise SettingsError(f"set SESSIONARY_API_TOKENS to tokens with one of tenant {tenant} and the role reader")
+        kind, value = point
+        query = {"time_ms" if kind == "time" else kind: str(value), "fold": "true" if fold else "false"}
+        path = f"/v1/sessions/{session_id}/at?{urllib.parse.urlencode(query)}"
+        servers = ControlServers(settings.control_url, settings.control_ca_location, _ANSWER_BYTES_MAX)
+        try:
+            answer = servers.send(Request(path, {"Authorization": f"Bearer {token}"}), _FOLD_S if fold else _HELD_S)
+        except Unanswered as error:
+            if not fold:
+                return None
+            raise Unavailable(f"{settings.control_url} does not answer ({error})", _RETRY_AFTER_S) from None
+        finally:
+            servers.close_idle()
+        if answer.status != 200 and not fold:
+            return None
+        try:
+            document: dict[str, Any] = dict(json.loads(answer.body))
+        except (ValueError, TypeError):
+            raise Unavailable(f"{settings.control_url} answered with no JSON object", _RETRY_AFTER_S) from None
+        if answer.status != 200:
+            raise _error_of(answer.status, str(document.get("detail")))
+        return document
+
+
+def _error_of(status: int, detail: str) -> SessionaryError:
+    if status in (404, 410):
+        return NotFound(detail)
+    if status in (401, 403):
+        return SettingsError(detail)
+    if status == 503:
+        return Unavailable(detail, _RETRY_AFTER_S)
+    return CheckFailed(detail) if status == 500 else Invalid("invalid_value", detail)

@@ -1,0 +1,176 @@
+"""The control API's page of a session's state at a point of its history.
+
+    GET /v1/sessions/{session_id}/at?offset=… | time_ms=… | event=… | snapshot=…
+
+Sources, in this order; the answer names the one that served:
+
+    row      the owner's committed rows, if the point is the last record that it has folded
+    memory   the last states that this worker told, for an hour
+    log      the session's events are folded again from Kafka, by the judge
+
+The state is the same, whichever served. It is compared with the hashes that the judge left.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple
+
+from aiohttp.web import Request, Response
+
+from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import Position, SessionState
+from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
+from sessionary.stream_processors.api.session_poll import user_of
+from sessionary.stream_processors.api.session_questions import AskedOwner, SessionQuestions, unknown_session
+from sessionary.stream_processors.core.past import HashCheck, PastState, Point, past_document
+from sessionary.stream_processors.errors import Lost, PointUnknown, StateExpired
+from sessionary.stream_processors.metrics import Metrics
+
+Source = Literal["row", "memory", "log"]
+# Session, partition, point, and up to where the partition is folded. Blocks; see `PastReader`.
+ReadPast = Callable[[SessionKey, int, Point, Position], PastState]
+FOLD_S_MAX: Final = 600.0  # that a worker waits for another one's answer
+_log = role_logger(__name__)
+
+
+class PastStates:
+    """The last states that were told, by session and point. The oldest one makes room."""
+
+    def __init__(self, states_max: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: monotonic, in seconds. States are kept for `ttl_s`, `states_max` at most."""
+        self._states_max, self._ttl_s, self._clock = states_max, ttl_s, clock
+        self._states: OrderedDict[tuple[SessionKey, Point], tuple[float, PastState]] = OrderedDict()
+
+    def find(self, session: SessionKey, point: Point) -> PastState | None:
+        """Return a state that is kept; None if it is not, or is too old."""
+        told_s, state = self._states.get((session, point), (0.0, None))
+        if state is not None and self._clock() - told_s > self._ttl_s:
+            del self._states[session, point]
+            return None
+        return state
+
+    def keep(self, session: SessionKey, point: Point, state: PastState) -> None:
+        """Keep a state."""
+        self._states[session, point] = (self._clock(), state)
+        self._states.move_to_end((session, point))
+        while len(self._states) > self._states_max:
+            self._states.popitem(last=False)
+
+
+class Told(NamedTuple):
+    """A state, and where it came from."""
+
+    state: PastState
+    source: Source
+
+
+class PastPage:
+    """Answers the requests for states at a point of one worker; one fold at a time."""
+
+    def __init__(
+        self,
+        questions: SessionQuestions,
+        metrics: Metrics,
+        states: PastStates,
+        read: ReadPast,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`now_s`: the time in seconds since the epoch, by which personal data expires."""
+        self._questions, self._metrics, self._states = questions, metrics, states
+        self._read, self._now_s = read, now_s
+        self._turn = asyncio.Semaphore(1)
+
+    async def at(self, request: Request) -> Response:
+        """Answer `GET …/at` with a `past_document`. Raises `Problem`."""
+        point = _parse_point(request.query)
+        asked = await self._questions.ask_owner(request, FOLD_S_MAX)
+        if isinstance(asked, Response):
+            return asked
+        _require_known(asked)
+        told = await self._tell(asked, point, folds=request.query.get("fold") != "false")
+        self._require_kept(told.state, point)
+        return json_response(
+            past_document(told.state, told.source, asked.question.key, asked.question.partition, point)
+        )
+
+    async def _tell(self, asked: AskedOwner, point: Point, *, folds: bool) -> Told:
+        session, position = asked.question.key, asked.owner.state.position
+        row = asked.owner.state.rows.get(session.encoded())
+        if isinstance(row, SessionState) and point == Point("offset", position.next_offset - 1):
+            return Told(_present(asked), "row")
+        if (kept := self._states.find(session, point)) is not None:
+            return Told(kept, "memory")
+        if not folds:
+            detail = f"this worker does not hold the state at {point}; without fold=false it is folded from the log"
+            raise Problem(404, "not_held", "Not held", detail)
+        async with self._turn:
+            state = await self._fold(asked, point, position)
+        self._states.keep(session, point, state)
+        return Told(state, "log")
+
+    async def _fold(self, asked: AskedOwner, point: Point, position: Position) -> PastState:
+        session, partition = asked.question.key, asked.question.partition
+        try:
+            state = await asyncio.to_thread(self._read, session, partition, point, position)
+        except PointUnknown as unknown:
+            raise Problem(404, "no_such_point", "No such point", str(unknown)) from None
+        except StateExpired as expired:
+            raise Problem(410, "expired", "Expired", f"expired: {expired}") from None
+        except (Lost, Unavailable) as trouble:
+            raise not_ready(str(trouble)) from None
+        if state.check.verdict == "differs":
+            self._metrics.state_hash_mismatches.labels("log").inc()
+            detail = (
+                f"session {session.session_id}: its events, folded again up to {point}, do not lead to the state that "
+                f"the judge held at offset {state.check.offset} of partition {partition}"
+            )
+            _log.error("%(detail)s", detail=detail)
+            raise Problem(500, "state_differs", "State differs", f"{detail}; see the runbook, SessionaryStateCorrupt")
+        return state
+
+    def _require_kept(self, state: PastState, point: Point) -> None:
+        """Raise `Problem` once the personal data expired of which the state was made."""
+        until = state.personal_until
+        if until is not None and until <= self._now_s() * 1_000_000:
+            day = datetime.fromtimestamp(until / 1_000_000, UTC).date().isoformat()
+            detail = f"expired on {day}: the state at {point} is made of personal data, which is kept for 30 days"
+            raise Problem(410, "expired", "Expired", detail)
+
+
+def _parse_point(query: Mapping[str, str]) -> Point:
+    """Return the point that a request names. Raises `Problem` unless it names exactly one."""
+    given = [name for name in ("offset", "time_ms", "event", "snapshot") if name in query]
+    if len(given) != 1:
+        detail = f"name one point by offset, time_ms, event or snapshot, not {len(given)}"
+        raise Problem(400, "invalid_value", "Bad point", detail)
+    (name,) = given
+    text = query[name]
+    if name in ("event", "snapshot"):
+        return Point("event" if name == "event" else "snapshot", text)
+    return Point("offset" if name == "offset" else "time", parse_number(name, text))
+
+
+def _require_known(asked: AskedOwner) -> None:
+    """Raise `Problem` for a session that the caller's tenant, or user, does not have, or had."""
+    key, state = asked.question.key, asked.owner.state
+    row = state.rows.get(key.encoded())
+    if not asked.question.caller.may_see(user_of(row)) or (row is None and not state.is_packed(key.encoded())):
+        raise unknown_session(key)
+
+
+def _present(asked: AskedOwner) -> PastState:
+    """Return the state that the owner holds now; nothing is checked, it is what the judge holds."""
+    state, key = asked.owner.state, asked.question.key.encoded()
+    runs = {name for name in state.keys_to_list() if name.startswith(key + b":")}
+    names = [key, *state.children(key), *runs, *(name for run in runs for name in state.children(run))]
+    position = state.position
+    found = {name: state.rows.get(name) for name in names}
+    rows = {name: state.repair_times(each, position.clock_repairs) for name, each in found.items() if each is not None}
+    check = HashCheck("equal", 0, position.next_offset - 1)
+    offset, clock_ms = position.next_offset - 1, position.clock_ms
+    return PastState(rows[key], rows, offset, clock_ms, rows[key].created_at, check, (), None)

@@ -1,0 +1,137 @@
+"""`sessionary session at` and `diff`: their points, their order of sources, and their errors."""
+
+import json
+from typing import Any
+
+import pytest
+
+from sessionary.infra.cli.app import run as run_command
+from sessionary.infra.cli.commands.sessions import past
+from sessionary.infra.cli.commands.sessions.past import list_differences
+from sessionary.infra.cli.errors import NotFound
+from sessionary.schemas.http.kept_connections import HttpResponse, Request
+
+SESSION = "0c1d7c2e-5a2b-4d0e-9a53-0f6d8f2b7a11"
+DOCUMENT: dict[str, Any] = {
+    "session_id": SESSION,
+    "tenant_id": "acme",
+    "point": {"offset": 7},
+    "source": "row",
+    "position": {"partition": 0, "offset": 7, "clock_ms": 9},
+    "check": {"verdict": "equal", "equal": 2, "offset": 7},
+    "lost": [],
+    "state": "Active",
+    "row_hash": "a:b",
+    "row": {"state": "Active", "version": 2, "snapshot": {"snapshot_id": "s"}},
+    "children": [{"kind": "MessageState", "turn": 1, "content": "hello"}],
+}
+
+
+class Api:
+    """A processor that answers what a test says, and the paths that it was asked for."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.held: tuple[int, dict[str, Any]] = (404, {"detail": "not held"})
+        self.folded: tuple[int, dict[str, Any]] = (200, {**DOCUMENT, "source": "log"})
+
+    def send(self, request: Request, timeout_s: float) -> HttpResponse:
+        self.paths.append(request.path)
+        status, document = self.held if "fold=false" in request.path else self.folded
+        return HttpResponse(status, "", {}, json.dumps(document).encode())
+
+    def close_idle(self) -> None:
+        pass
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Api:
+    made = Api()
+    monkeypatch.setattr(past, "ControlServers", lambda *_: made)
+    monkeypatch.setattr(past, "find_session", lambda *_: {"tenant_id": "acme", "session_id": SESSION})
+    monkeypatch.setenv("SESSIONARY_BOOTSTRAP_SERVERS", "none:1")  # no folder of a local stack is looked for
+    monkeypatch.setenv("SESSIONARY_CONTROL_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("SESSIONARY_API_TOKENS", '{"token": "acme"}')
+    return made
+
+
+def rows_of(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | Exception) -> None:
+    """Let ClickHouse answer so."""
+
+    def fold(*_: object) -> dict[str, Any]:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(past._Past, "_fold_rows", fold)
+
+
+def test_what_the_processor_holds_is_asked_for_first(api: Api, capfd: pytest.CaptureFixture[str]) -> None:
+    api.held = (200, DOCUMENT)
+    assert run_command(["session", "at", SESSION, "--offset", "7", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == DOCUMENT
+    assert api.paths == [f"/v1/sessions/{SESSION}/at?offset=7&fold=false"]
+
+
+def test_then_clickhouse_and_then_the_log(
+    api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-003-74: the layers are tried in this order, and the served one is in the answer."""
+    rows_of(monkeypatch, {**DOCUMENT, "source": "clickhouse"})
+    assert run_command(["session", "at", SESSION, "--event", "e1", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["source"] == "clickhouse"
+    assert len(api.paths) == 1
+    rows_of(monkeypatch, NotFound("expired there"))
+    assert run_command(["session", "at", SESSION, "--event", "e1", "--json"]) == 0
+    printed = capfd.readouterr()
+    assert json.loads(printed.out)["source"] == "log"
+    assert "not from ClickHouse: expired there" in printed.err
+    assert api.paths[-1] == f"/v1/sessions/{SESSION}/at?event=e1&fold=true"
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, 4), (410, 4), (403, 2), (500, 1), (503, 3), (400, 5)])
+def test_the_processor_s_refusal_is_one_line_and_a_code(
+    api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: int, code: int
+) -> None:
+    rows_of(monkeypatch, NotFound("nothing there"))
+    api.folded = (status, {"detail": "expired on 2026-01-01"})
+    assert run_command(["session", "at", SESSION, "--time", "2026-01-01", "--json"]) == code
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "expired on 2026-01-01" in printed.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["at", SESSION],
+        ["at", SESSION, "--offset", "1", "--event", "e"],
+        ["at", SESSION, "--time", "yesterday"],
+        ["diff", SESSION, "offset:1", "moment:2"],
+        ["diff", SESSION, "offset:x", "offset:2"],
+        ["diff", SESSION, "event:", "offset:2"],
+    ],
+)
+def test_a_bad_point_is_refused_before_any_question(
+    api: Api, capfd: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run_command(["session", *arguments, "--json"]) == 5
+    assert "give" in capfd.readouterr().err
+    assert api.paths == []
+
+
+def test_a_difference_is_a_field_with_both_values() -> None:
+    later = {
+        **DOCUMENT,
+        "row": {"state": "Paused", "version": 2, "snapshot": {"snapshot_id": "t"}},
+        "children": [*DOCUMENT["children"], {"kind": "MessageState", "turn": 2, "content": "again"}],
+    }
+    found = {line["field"]: (line["before"], line["after"]) for line in list_differences(DOCUMENT, later)}
+    assert found == {
+        "session.state": ("Active", "Paused"),
+        "session.snapshot.snapshot_id": ("s", "t"),
+        "MessageState[2].kind": (None, "MessageState"),
+        "MessageState[2].turn": (None, 2),
+        "MessageState[2].content": (None, "again"),
+    }
+    assert list(list_differences(DOCUMENT, DOCUMENT)) == []

@@ -1,0 +1,118 @@
+"""States at a point: what a processor held before `kill -9` is what is told after it.
+
+From each source: the row, the log in Kafka, and ClickHouse.
+"""
+
+import json
+import signal
+import urllib.error
+from contextlib import ExitStack, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.infra.cli.app import run as run_command
+from sessionary.producers import SessionClient
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig, started_pipeline
+from tests.integration.sink_rig import settings_for, sink_in_thread
+from tests.support.pipelines import environment
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+SAME = ("row", "row_hash", "children", "position", "state")
+
+
+def held_now(pipeline: PipelineRig, session_id: str) -> dict[str, Any]:
+    """Return the state at the last folded record, as the owner's row has it now."""
+    found: list[dict[str, Any]] = []
+
+    def is_told_by_row() -> bool:
+        # A tick may come between the two questions: then the log would tell it.
+        offset = pipeline.ask(session_id)["position"]["next_offset"] - 1
+        try:
+            found.append(pipeline.ask(f"{session_id}/at?offset={offset}&fold=false"))
+        except urllib.error.HTTPError:
+            return False
+        return bool(found[-1]["source"] == "row")
+
+    wait_until(is_told_by_row, 120, "the row to tell the state")
+    return found[-1]
+
+
+def work(pipeline: PipelineRig, client: SessionClient, n: int) -> tuple[str, list[dict[str, Any]]]:
+    """Work in a session; return its id and the states that its owner held on the way."""
+    held: list[dict[str, Any]] = []
+    with client.create(user_id="ann", state={"n": n}).start() as session:
+        for step in range(2):
+            session.message("user", f"step {step} of {n}")
+            session.update_state({"n": n, "step": step})
+            session.sync()
+            held.append(held_now(pipeline, session.session_id))
+        session.pause("a break")
+        session.sync()
+        held.append(held_now(pipeline, session.session_id))
+        session.resume()
+        session.sync()
+        return session.session_id, held
+
+
+def command(*arguments: str) -> list[dict[str, Any]]:
+    out = TextIOWrapper(BytesIO(), "utf-8", write_through=True)
+    with redirect_stdout(out):
+        assert run_command(["session", *arguments, "--json"]) == 0
+    out.seek(0)
+    return [json.loads(line) for line in out.read().splitlines()]
+
+
+@pytest.mark.parametrize("sessions", [2, 100])
+def test_after_kill_9_every_source_tells_the_states_that_the_processor_held(
+    kafka: KafkaSettings,
+    tables: ClickHouseSettings,
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sessions: int,
+) -> None:
+    """R-003-12, R-003-56, R-003-74: the sources are tried in order, and the answer names one."""
+    pipeline = started_pipeline(kafka, processes, tables)
+    settings = pipeline.client_settings(tmp_path)
+    with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="billing-1", settings=settings) as client:
+        worked = dict(work(pipeline, client, n) for n in range(sessions))
+        pipeline.processor.signal(signal.SIGKILL)
+        pipeline.start_processor(instance="w2")
+        for session_id, held in worked.items():
+            for state in held:
+                told = pipeline.ask(f"{session_id}/at?offset={state['position']['offset']}")
+                assert told["source"] == "log"
+                assert {name: told[name] for name in SAME} == {name: state[name] for name in SAME}
+                assert told["check"]["verdict"] == "equal"
+                assert told["check"]["equal"] >= 2
+        session_id, held = next(iter(worked.items()))
+        paused = held[-1]["row"]["snapshot"]["snapshot_id"]
+        assert pipeline.ask(f"{session_id}/at?snapshot={paused}")["row"]["state"] == "Paused"
+
+    with ExitStack() as sinks:
+        for kind in ("audit", "history"):
+            sinks.enter_context(sink_in_thread(kind, settings_for(kafka, tables)))
+        pipeline.wait_landed(kinds=("audit", "history"))
+    variables = environment(kafka, tables, api_tokens=json.dumps({TOKEN: TENANT}))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for session_id, held in worked.items():
+        for state in held:
+            (told,) = command("at", session_id, "--offset", str(state["position"]["offset"]))
+            assert told["source"] == "clickhouse"
+            assert {name: told[name] for name in SAME} == {name: state[name] for name in SAME}
+            assert told["check"]["verdict"] == "equal"
+    points = [f"offset:{state['position']['offset']}" for state in held[:2]]
+    changed = {line["field"]: (line["before"], line["after"]) for line in command("diff", session_id, *points)}
+    n = sessions - 1
+    assert changed["session.state_json"] == (f'{{"n":{n},"step":0}}', f'{{"n":{n},"step":1}}')
+    assert changed["session.version"] == (2, 3)
+    assert changed["MessageState[2].content"] == (None, f"step 1 of {n}")
+    monkeypatch.setenv("SESSIONARY_CONTROL_URL", pipeline.control_url)
+    (told,) = command("at", session_id, "--offset", str(held[0]["position"]["offset"]))
+    assert told["source"] == "memory"
