@@ -6,8 +6,8 @@ writers do not use it.
 
 from typing import Literal
 
-DataClass = Literal["UNKNOWN", "none", "personal", "financial", "medical"]
-"""Class of the data that a session handles: personal, financial or medical.
+DataClass = Literal["UNKNOWN", "none", "personal", "financial", "medical", "legal"]
+"""Class of the data that a session handles: personal, financial, medical or legal.
 
 Compliance tags and retention follow from it (`sessionary.schemas.retention`). `none` declares that
 the data is of no such class.
