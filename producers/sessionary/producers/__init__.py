@@ -113,10 +113,10 @@ from sessionary.producers.run_ports import (
     HeldBy,
     MessageView,
 )
+from sessionary.producers.session.decisions import Decision
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.lifecycle import Step
 from sessionary.producers.session.migration import MigrationAborted, MigrationResult
-from sessionary.producers.session.decisions import Decision
 from sessionary.producers.session.session import (
     Session,
     SessionAgents,

@@ -93,6 +93,7 @@ VERBS: dict[str, Callable[[Session, EventMetadata], object]] = {
     "info": lambda s, m: s.info("x", **m),
     "progress": lambda s, m: s.progress(1, **m),
     "usage": lambda s, m: s.usage(model="m", **m),
+    "decision": lambda s, m: s.decision(tools=["search"], **m),
     "update_state": lambda s, m: s.update_state({"n": 1}, **m),
     "snapshot": lambda s, m: s.snapshot(**m),
     "message": lambda s, m: s.message("user", "x" * 20_000, **m),

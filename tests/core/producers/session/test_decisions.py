@@ -69,7 +69,7 @@ def test_tool_calls_in_the_block_name_the_decision_which_precedes_them_also_with
     with client, client.session(user_id="u") as session, session.run("shop") as run:
         with session.decision("X", candidates=SCORES) as first:
             order("X")
-            run.step("tell", lambda: (notify("X"), order("Y")) and None)
+            run.step("tell", lambda: [notify("X"), order("Y")])
         with session.decision(tools=["order"]) as second:
             order("Z")
         order("no reason")
