@@ -60,6 +60,7 @@ _RUN: Final = (
     LateCommand("list", "sessions.runs:list_runs", "List the runs that the processors have."),
     LateCommand("show", "sessions.runs:show_run", "Show one run: its state, steps and tool calls."),
     LateCommand("resume", "sessions.runs:resume_command", "Show the effect of resuming a run."),
+    LateCommand("compare", "sessions.comparing:compare_command", "Compare two runs, or two sessions."),
 )
 _CALL: Final = (
     LateCommand("unknown", "operators.calls:list_unknown", "List tool calls of unknown outcome."),

@@ -725,6 +725,7 @@ class Session:
         expected_ms: int | None = None,
         input: Json = None,
         plan: Json = None,
+        prompt_versions: Mapping[str, str] | None = None,
         resume: bool = False,
         quota_wait_s: float | None = None,
         **metadata: Unpack[EventMetadata],
@@ -748,11 +749,13 @@ class Session:
             expected_ms: The expected duration; `Invalid` if it exceeds the run's limit.
             input: The run's input, as JSON can hold it.
             plan: The run's plan, if there is one yet: for a resumption, a list of the steps' names.
+            prompt_versions: The versions of the prompts that the run uses, by their ids.
             resume: If the session has a run of this `run_id`, resume it, as `resume_run` does.
             quota_wait_s: Longest wait for the quota; default: the client's setting.
             metadata: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
-        return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, metadata)
+        given = input, plan, prompt_versions or {}
+        return Runs(self.core).run(task_type, mode, expected_ms, given, resume, quota_wait_s, metadata)
 
     def resume_run(self, run_id: str, /, **metadata: Unpack[EventMetadata]) -> Run:
         """Return a run of this session that has begun before, resumed, for use in `with`.
