@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.types import (
+    AgentRole,
     Candidate,
     CheckpointKind,
     CleanupAction,
@@ -460,12 +461,15 @@ class AgentRegistered(NamedTuple):
         service_id: The agent's service, a member of the session from then on; None: the sender's
             service.
         as_operator: An operator registers the agent.
+        known_role: The role as one of the known ones; `other` for any other, which `role` names.
+            `UNKNOWN` from a sender that does not say it.
     """
 
     role: str
     agent_id: str | None = None
     service_id: str | None = None
     as_operator: bool = False
+    known_role: AgentRole = "UNKNOWN"
 
 
 class AgentTaskUpdated(NamedTuple):
