@@ -49,7 +49,12 @@ def decide(memory: InMemoryTransport, data_class: DataClass, client: SessionClie
         look_up("X")
         scores = {"X": 0.92, "Y": 0.78, "Z": 0.81}
         inputs = {"preference": "quiet", "similar_profiles": 50}
-        use = {"model": "m", "prompt_id": "recommend", "prompt_version": "v2", "parameters": {"temperature": 0}}
+        use: dict[str, Any] = {
+            "model": "m",
+            "prompt_id": "recommend",
+            "prompt_version": "v2",
+            "parameters": {"temperature": 0},
+        }
         with session.decision("X", candidates=scores, threshold=0.85, inputs=inputs, tokens_in=900, **use):
             recommend("X")
             run.step("tell", notify, "X")
@@ -87,7 +92,7 @@ def test_an_effect_without_a_decision_is_listed_in_regulated_sessions_only(runs:
 
 def test_a_rejected_decision_explains_nothing_and_a_repeated_one_counts_once(runs: Runs) -> None:
     call = ToolCallStarted("id-1", "order", "k", "{}", 1, side_effect=True, queryable=False)
-    classes = {"data_classes": ("financial",)}
+    classes: dict[str, Any] = {"data_classes": ("financial",)}
     runs.send(LlmDecision(choice="X", output_text="I would take X."), **classes)
     runs.send(call, causation_id="event-1-1", **classes)
     runs.reject(0, "invalid_value")

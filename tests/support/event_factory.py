@@ -71,7 +71,10 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_taken_over": {"reason": None, "as_operator": False},
     "requests_repeated": {"reason": None, "as_operator": True},
     "agent_registered": {
-        "role": "writer", "agent_id": None, "service_id": None, "as_operator": False,
+        "role": "writer",
+        "agent_id": None,
+        "service_id": None,
+        "as_operator": False,
         "known_role": "UNKNOWN",
     },
     "agent_task_updated": {

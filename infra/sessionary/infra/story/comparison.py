@@ -37,7 +37,8 @@ class Piece(NamedTuple):
 
     def key(self, level: str) -> tuple[str | None, ...]:
         """Return what is equal of pieces that agree at a level."""
-        return (self.kind, *self[1 : 2 + LEVELS.index(level)], *([self.state] if level == "result" else []))
+        parts = (self.kind, self.name, self.arguments, self.result, self.state)
+        return parts if level == "result" else parts[: 2 + LEVELS.index(level)]
 
 
 class Trace(NamedTuple):

@@ -440,21 +440,6 @@ class Run(ReportedBlock):
         self._plan_json = plan_json
         return event_id
 
-    @overload
-    def plan(  # type: ignore[overload-overlap]
-        self,
-        make_plan: Callable[..., Awaitable[T]],
-        /,
-        *args: Any,
-        failed: str | BaseException | None = None,
-        **kwargs: Any,
-    ) -> Awaitable[T]: ...
-
-    @overload
-    def plan(
-        self, make_plan: Callable[..., T], /, *args: Any, failed: str | BaseException | None = None, **kwargs: Any
-    ) -> T: ...
-
     def plan(
         self, make_plan: Callable[..., Any], /, *args: Any, failed: str | BaseException | None = None, **kwargs: Any
     ) -> Any:
