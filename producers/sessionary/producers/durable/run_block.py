@@ -472,13 +472,13 @@ class Run(ReportedBlock):
 
         Also raises the exceptions of `make_plan`, and as `Session.emit` does.
         """
-        flow = self._planned(lambda: make_plan(*args, **kwargs), failed)
+        flow = self._find_plan(lambda: make_plan(*args, **kwargs), failed)
         pause = self._recorder.waits.pause
         if kind_of(make_plan) == "coroutine":
             return run_flow_async(flow, pause)
         return run_flow(flow, pause)
 
-    def _planned(self, make_plan: Callable[[], Any], failed: str | BaseException | None) -> Flow[Json]:
+    def _find_plan(self, make_plan: Callable[[], Any], failed: str | BaseException | None) -> Flow[Json]:
         if self._plan_json is None or failed is not None:
             if self.is_complete:
                 raise RunOver(self.run_id, "completed")
