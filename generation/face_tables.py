@@ -45,7 +45,7 @@ SESSION: Final = Face(
     "session/session.py",
     "session/async_session.py",
     {
-        **dict.fromkeys(("emit", "activity", "info", "progress", "usage", "snapshot"), "send"),
+        **dict.fromkeys(("emit", "activity", "info", "progress", "usage", "decision", "snapshot"), "send"),
         **dict.fromkeys(("pause", "error", "enter_phase"), "send"),
         **dict.fromkeys(("complete", "close", "cancel", "force_close", "fail_start"), "end"),
         **dict.fromkeys(("sync", "read", "get", "list", "handoff", "execution", "artifacts", "verify"), "wait"),
@@ -64,6 +64,8 @@ SESSION: Final = Face(
         r"in `with`": "in `async with`",
         r"the `with` block": "the `async with` block",
         r"^( +)with session\.(llm|turn|run|resume_run)": r"\1async with session.\2",
+        r"^( +)with session\.decision": r"\1with await session.decision",
+        r"^( +)(recommend\()": r"\1await \2",
         r"= (ask_model|session\.ask|session\.start_task|session\.agents\.get|run\.step)\(": r"= await \1(",
         r"^( +)(session\.(activity|message))\(": r"\1await \2(",
         r"It is thread-safe, and a context manager\.": "It is an async context manager. " + CANCELLED,

@@ -52,6 +52,7 @@ GROUPS: Final = (
     Group(producers.SessionLifecycle, "session.lifecycle"),
     Group(producers.Run, "run"),
     Group(producers.ModelCall, "call"),
+    Group(producers.Decision, "decision"),
     Group(producers.Turn, "turn"),
     Group(producers.Agent, "agent"),
     Group(producers.SessionFollower, "follower"),

@@ -148,6 +148,8 @@ def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
             return len(value) > 1_024 or any(is_out_of_bounds(item, field, field) for item in value)
         case dict() if field == "limits":
             return False
+        case {"chosen_tools": [], "candidates": []}:
+            return True  # a decision of free text alone
         case dict() if field == "prompt_versions":
             return len(value) > 1_024 or any(len(text) > 256 for pair in value.items() for text in pair)
     return any(is_out_of_bounds(part, name, field) for name, part in value.items())

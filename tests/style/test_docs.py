@@ -170,7 +170,13 @@ def test_the_client_example_runs(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["docs/guides/client.md", "docs/guides/agent-loop.md", "docs/operate/production.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("docs/guides/client.md", "docs/guides/agent-loop.md", "docs/guides/decisions.md"),
+        "docs/operate/production.md",
+    ],
+)
 def test_the_other_examples_run(name: str) -> None:
     examples = [example for example in _examples(name) if "import SessionClient" not in example]
     assert examples

@@ -70,7 +70,13 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_migration_aborted": {"migration_id": None, "as_operator": False},
     "session_taken_over": {"reason": None, "as_operator": False},
     "requests_repeated": {"reason": None, "as_operator": True},
-    "agent_registered": {"role": "writer", "agent_id": None, "service_id": None, "as_operator": False},
+    "agent_registered": {
+        "role": "writer",
+        "agent_id": None,
+        "service_id": None,
+        "as_operator": False,
+        "known_role": "UNKNOWN",
+    },
     "agent_task_updated": {
         **dict.fromkeys(("from_snapshot_id", "to_snapshot_id", "agent_id", "result_json", "artifact_id")),
         "task": "plan",

@@ -113,6 +113,7 @@ from sessionary.producers.run_ports import (
     HeldBy,
     MessageView,
 )
+from sessionary.producers.session.decisions import Decision
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.lifecycle import Step
 from sessionary.producers.session.migration import MigrationAborted, MigrationResult
@@ -231,6 +232,7 @@ __all__ = [
     "ClientClosed",
     "Counters",
     "DataClass",
+    "Decision",
     "DeliveryFailed",
     "DeliveryPolicy",
     "EncodeError",

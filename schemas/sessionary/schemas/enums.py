@@ -4,10 +4,10 @@ Every enum begins with `UNKNOWN`: a reader gets it in place of a symbol that it 
 writers do not use it.
 """
 
-from typing import Literal
+from typing import Literal, cast, get_args
 
-DataClass = Literal["UNKNOWN", "none", "personal", "financial", "medical"]
-"""Class of the data that a session handles: personal, financial or medical.
+DataClass = Literal["UNKNOWN", "none", "personal", "financial", "medical", "legal"]
+"""Class of the data that a session handles: personal, financial, medical or legal.
 
 Compliance tags and retention follow from it (`sessionary.schemas.retention`). `none` declares that
 the data is of no such class.
@@ -97,6 +97,9 @@ ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
 
 MigrationStep = Literal["UNKNOWN", "offered", "prepared", "completed", "aborted"]
 """The last step that a session's migration to another service has reached."""
+
+AgentRole = Literal["UNKNOWN", "researcher", "analyzer", "writer", "other"]
+"""The role of an agent, if it is one of the known ones, which decide its view."""
 
 SnapshotEncoding = Literal["UNKNOWN", "full", "delta"]
 """The form in which a snapshot's state is stored."""
@@ -191,3 +194,8 @@ RejectionReason = Literal[
     "task_taken_over",
 ]
 """The reason of a rejection; the only list of reasons."""
+
+
+def known_role(role: str) -> AgentRole:
+    """Return an agent's role as one of the known ones, or `other`."""
+    return cast(AgentRole, role) if role in get_args(AgentRole)[1:] else "other"

@@ -7,6 +7,7 @@ personal data. A row lives until the first; its personal columns are blanked at 
     financial    sox_audit                 7 calendar years
     medical      hipaa_privacy             6 calendar years
     personal     gdpr_retention            30 days, also for the personal columns of other rows
+    legal        none of its own yet: that of the other classes, or as without one
     (none)       default                   365 days
 
 A calendar year later is the same date and time of day in UTC; for 29 February it is 1 March if the

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.enums import (
+    AgentRole,
     ArtifactStateName,
     AuditKind,
     CheckpointKind,
@@ -550,6 +551,7 @@ class Envelope(NamedTuple):
 
 __all__ = [
     "AgentHandover",
+    "AgentRole",
     "AnnouncedRules",
     "Answer",
     "ArtifactStateName",

@@ -111,7 +111,7 @@ def test_every_verb_sends_what_its_counterpart_sends() -> None:
     def sync_life(client: SessionClient) -> None:
         parent = client.create(user_id="u", session_id=IDS[0], state_schema_version=2).start()
         parent.context_bytes = 5
-        parent.emit(LlmDecision(), run_id="r", actor="boss", occurred_at=moment)
+        parent.emit(LlmDecision(chosen_tools=("search",)), run_id="r", actor="boss", occurred_at=moment)
         parent.info("text")
         parent.progress(1, 2, "half")
         parent.usage(model="m", tokens_in=3, tool_cost_usd_nanos=4)
@@ -132,7 +132,7 @@ def test_every_verb_sends_what_its_counterpart_sends() -> None:
     async def async_life(client: AsyncSessionClient) -> None:
         parent = await (await client.create(user_id="u", session_id=IDS[0], state_schema_version=2)).start()
         parent.context_bytes = 5
-        await parent.emit(LlmDecision(), run_id="r", actor="boss", occurred_at=moment)
+        await parent.emit(LlmDecision(chosen_tools=("search",)), run_id="r", actor="boss", occurred_at=moment)
         await parent.info("text")
         await parent.progress(1, 2, "half")
         await parent.usage(model="m", tokens_in=3, tool_cost_usd_nanos=4)

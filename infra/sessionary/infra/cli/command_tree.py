@@ -39,6 +39,7 @@ _SESSION: Final = (
     LateCommand("list", "sessions.lists:list_sessions", "List sessions."),
     LateCommand("show", "sessions.lists:show_session", "Show the state of one session."),
     LateCommand("timeline", "sessions.timeline:timeline_command", "Show the history of one session."),
+    LateCommand("why", "sessions.decisions:why_command", "Show why the agent of one session acted."),
     LateCommand("follow", "sessions.following:follow_command", "Print each committed change of one session."),
     LateCommand("at", "sessions.past:at_command", "Show the state of one session at a past point."),
     LateCommand("diff", "sessions.past:diff_command", "Show what changed between two points of one session."),
@@ -61,6 +62,7 @@ _RUN: Final = (
     LateCommand("list", "sessions.runs:list_runs", "List the runs that the processors have."),
     LateCommand("show", "sessions.runs:show_run", "Show one run: its state, steps and tool calls."),
     LateCommand("resume", "sessions.runs:resume_command", "Show the effect of resuming a run."),
+    LateCommand("compare", "sessions.comparing:compare_command", "Compare two runs, or two sessions."),
 )
 _CALL: Final = (
     LateCommand("unknown", "operators.calls:list_unknown", "List tool calls of unknown outcome."),

@@ -25,7 +25,6 @@ from sessionary.producers.client_core.sessions import NewSession, send_creation
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.events import (
-    LlmDecision,
     Payload,
     ProgressReported,
     ResourcesReleased,
@@ -125,7 +124,7 @@ def _change_state(session: Session, action: Action) -> None:
 def _model_call(session: Session, action: Action) -> None:
     # A call's tokens are those of its whole context; a turn has at most the new ones.
     session.message("user", filler_text(action.tokens_in)[:MESSAGE_CHARACTERS_MAX])
-    session.emit(LlmDecision(model=_MODEL, output_text=filler_text(action.tokens_out)))
+    session.message("assistant", filler_text(action.tokens_out)[:MESSAGE_CHARACTERS_MAX])
     session.usage(
         model=_MODEL,
         tokens_in=action.tokens_in,

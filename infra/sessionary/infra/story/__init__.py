@@ -4,6 +4,7 @@
     story          rows to moments, one for each event or deadline
     event_text     the content of an event, in a few words
     page           the story as a page, with its picture
+    comparison     two traces of work side by side
 
 All but `story_rows` are pure.
 """

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
 from sessionary.producers.context.error_info import ending_of, to_error_info
-from sessionary.producers.context.scope import CallReporter, added_metadata
+from sessionary.producers.context.scope import CallReporter, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.schemas.events import (
     Payload,
@@ -79,8 +79,12 @@ class ReportedCall:
     def __init__(self, reporter: CallReporter, events: CallEvents, fields: EnvelopeFields = NO_FIELDS) -> None:
         self._reporter = reporter
         self._events = events
-        is_step = events.step_id is not None and fields.step_id is None
-        self._fields = fields._replace(step_id=events.step_id) if is_step else fields
+        is_tool, decision = events.step_id is None, current_scope().decision_in(reporter.session_id)
+        if not is_tool and fields.step_id is None:
+            fields = fields._replace(step_id=events.step_id)
+        elif is_tool and fields.causation_id is None and decision is not None:
+            fields = fields._replace(causation_id=decision)
+        self._fields = fields
         self._start_id: str | None = None
         self._began_s = 0.0
 

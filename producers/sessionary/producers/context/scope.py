@@ -140,16 +140,24 @@ class WorkContext(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """The inherited part of a context: innermost block, metadata by session id, place of work."""
+    """The inherited part of a context: innermost block, metadata by session id, place of work.
+
+    `decision` has the session and the event of the innermost decision.
+    """
 
     block: SessionBlock | None = None
     metadata: Mapping[str, EnvelopeFields] = MappingProxyType({})
     place: WorkContext | None = None
+    decision: tuple[str, str] | None = None
 
     def place_in(self, session_id: str) -> WorkContext | None:
         """Return the place of work if it is in the run that events of a session belong to here."""
         run_id = self.metadata.get(session_id, NO_FIELDS).run_id
         return self.place if self.place is not None and self.place.run_id == run_id else None
+
+    def decision_in(self, session_id: str) -> str | None:
+        """Return the id of the decision that causes the tool calls of a session here."""
+        return self.decision[1] if self.decision is not None and self.decision[0] == session_id else None
 
 
 NO_SCOPE = Scope()
@@ -188,16 +196,20 @@ def leave_block(block: SessionBlock) -> None:
 
 
 @contextmanager
-def added_metadata(session_id: str, metadata: EnvelopeFields, place: WorkContext | None = None) -> Iterator[None]:
+def added_metadata(
+    session_id: str, metadata: EnvelopeFields, place: WorkContext | None = None, decision: str | None = None
+) -> Iterator[None]:
     """Let the events that the session sends in this context carry `metadata`, unless they have own.
 
-    `place`: the place of the work in this context, if it differs from the outer one.
+    `place`: the place of the work in this context, if it differs from the outer one. `decision`:
+    the decision of which the tool calls in this context are made, also those in its steps.
     """
     scope = _scope.get()
     outer = scope.metadata.get(session_id)
     joined = metadata if outer is None else join_fields(metadata, outer)
+    decided = scope.decision if decision is None else (session_id, decision)
     token = _scope.set(
-        Scope(scope.block, MappingProxyType({**scope.metadata, session_id: joined}), place or scope.place)
+        Scope(scope.block, MappingProxyType({**scope.metadata, session_id: joined}), place or scope.place, decided)
     )
     try:
         yield

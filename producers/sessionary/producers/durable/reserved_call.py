@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from sessionary.producers.context.error_info import to_error_info
+from sessionary.producers.context.scope import current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import (
     ResultTooLarge,
@@ -217,7 +218,8 @@ class ReservedCall:
         self._arguments = arguments
         self._args_json: str | None = None  # not asked for yet
         self._try_number = 1
-        self._fields = EnvelopeFields(run_id=run_id, step_id=step_id)
+        decision = current_scope().decision_in(recorder.key.session_id)
+        self._fields = EnvelopeFields(run_id=run_id, step_id=step_id, causation_id=decision)
         self._call_id = derived_id(*recorder.key, run_id or "", key)
         self._granted_s = 0.0
         self._asked_s = 0.0  # before the try was asked for, so before its limit began

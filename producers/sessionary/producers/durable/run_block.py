@@ -3,6 +3,7 @@
 It is one module because the admission of a run, its resumption and its block share one state.
 """
 
+import json
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_metadata
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded, RunNotFound, RunOver, ToolCallUnresolved
-from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow, run_flow_async
+from sessionary.producers.durable.flow import Call, Do, Flow, Wait, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, load_value, store_value
 from sessionary.producers.durable.recorder import Judged, Recorder, wait_recorded
 from sessionary.producers.durable.resume_plan import ResumePlan
@@ -207,8 +208,8 @@ class Run(ReportedBlock):
     __slots__ = (
         "_beats",
         "_began",
-        "_has_plan",
         "_is_left",
+        "_plan_json",
         "_recorder",
         "_start",
         "_steps",
@@ -227,7 +228,7 @@ class Run(ReportedBlock):
         self._steps.is_detached = start.started is not None and start.started.mode == "detached"
         self._began = False
         self._is_left = False  # The block has no place in the session's count any more
-        self._has_plan = start.started is not None and start.started.plan_json is not None
+        self._plan_json = None if start.started is None else start.started.plan_json
 
     def __repr__(self) -> str:
         started = self._start.started
@@ -435,9 +436,61 @@ class Run(ReportedBlock):
         `reason`: why the plan has changed. Raises as `Session.emit` does.
         """
         plan_json = to_json_text(plan, "plan")
-        event_id = self._send(PlanReplaced(plan_json, reason or "") if self._has_plan else PlanRecorded(plan_json))
-        self._has_plan = True
+        event_id = self._send(self._plan_event(plan_json, reason))
+        self._plan_json = plan_json
         return event_id
+
+    def plan(
+        self, make_plan: Callable[..., Any], /, *args: Any, failed: str | BaseException | None = None, **kwargs: Any
+    ) -> Any:
+        """Return the run's recorded plan; make and record it if there is none, or if it failed.
+
+            plan = run.plan(ask_for_plan, question)
+            try:
+                report = carry_out(plan)
+            except PlanError as error:
+                plan = run.plan(ask_for_plan, question, failed=error)
+
+        To be awaited if `make_plan` is. A resumed run gets the plan that was recorded last, so it
+        asks no model again. Let a plan's work be steps of the run: those that succeeded are not
+        repeated. Nothing is carried out before the broker has the plan.
+
+        Args:
+            make_plan: Makes the plan, as JSON can hold it; a function, or a coroutine function.
+            args: The arguments of `make_plan`.
+            failed: Why the recorded plan cannot be used any more, or its error. Then `make_plan`
+                is called once, and its plan replaces the recorded one, with this as the reason.
+            kwargs: The arguments by name.
+
+        Returns:
+            The plan, as JSON gives it back.
+
+        Raises:
+            Invalid: JSON cannot hold the plan.
+            Unavailable: The plan is not recorded.
+            RunOver: The run was complete when it was resumed, and a plan would have to be made.
+
+        Also raises the exceptions of `make_plan`, and as `Session.emit` does.
+        """
+        flow = self._find_plan(lambda: make_plan(*args, **kwargs), failed)
+        pause = self._recorder.waits.pause
+        if kind_of(make_plan) == "coroutine":
+            return run_flow_async(flow, pause)
+        return run_flow(flow, pause)
+
+    def _find_plan(self, make_plan: Callable[[], Any], failed: str | BaseException | None) -> Flow[Json]:
+        if self._plan_json is None or failed is not None:
+            if self.is_complete:
+                raise RunOver(self.run_id, "completed")
+            plan_json = to_json_text((yield Call(make_plan)), "plan")
+            reason = error_message(failed) if isinstance(failed, BaseException) else failed
+            event = self._plan_event(plan_json, reason)
+            yield Do(lambda: self._recorder.send_acknowledged(event, self._start.fields))
+            self._plan_json = plan_json
+        return json.loads(self._plan_json)
+
+    def _plan_event(self, plan_json: str, reason: str | None) -> PlanRecorded | PlanReplaced:
+        return PlanRecorded(plan_json) if self._plan_json is None else PlanReplaced(plan_json, reason or "")
 
     def _inner_metadata(self) -> EnvelopeFields:
         return EnvelopeFields(run_id=self.run_id, actor=self._start.fields.actor if self._start.may_resume else None)
@@ -559,7 +612,7 @@ class Run(ReportedBlock):
     def _adopt(self, known: KnownRun) -> None:
         self._steps.is_detached = known.run.mode == "detached"
         self._steps.adopt(known.steps, known.calls, known.run.checkpoint)
-        self._has_plan = known.run.plan_json is not None
+        self._plan_json = known.run.plan_json
         if known.run.state == "completed":
             self._steps.is_over = True
             self.artifact_id = known.run.artifact_id

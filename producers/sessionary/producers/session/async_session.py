@@ -37,6 +37,7 @@ from sessionary.producers.session.async_opening import (
 )
 from sessionary.producers.session.conversation import LAST_DEFAULT, Questions, Turns
 from sessionary.producers.session.core import SessionCore
+from sessionary.producers.session.decisions import Decision, ModelUse, record_decision
 from sessionary.producers.session.lifecycle import Lifecycle
 from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, MigrationResult
 from sessionary.producers.session.runs import RecordedReads, Runs
@@ -686,6 +687,62 @@ class AsyncSession(OpenedLater):
         """
         return ModelCall(self.core.call_reporter(), model, envelope_fields(metadata))
 
+    async def decision(
+        self,
+        choice: str | None = None,
+        *,
+        candidates: Mapping[str, float] | None = None,
+        threshold: float | None = None,
+        tools: Sequence[str] = (),
+        inputs: Json = None,
+        reason: str | None = None,
+        model: str | None = None,
+        prompt_id: str | None = None,
+        prompt_version: str | None = None,
+        parameters: Json = None,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        model_cost_usd_nanos: int = 0,
+        **metadata: Unpack[EventMetadata],
+    ) -> Decision:
+        """Record a decision: what was chosen, from what, and why.
+
+            scores = {"X": 0.92, "Y": 0.78}
+            with await session.decision("X", candidates=scores, threshold=0.85):
+                await recommend("X")  # a tool; its call names the decision as its cause
+
+        The decision is recorded by the call. The block is needed only for what it causes. A
+        decision has candidates or tools: what a model only says is a `message`.
+
+        Args:
+            choice: The chosen candidate; None if none was good enough.
+            candidates: The options with their scores, in the order to be shown.
+            threshold: The score that an option must reach.
+            tools: Names of the tools that the decision calls.
+            inputs: What it was made from, as JSON can hold it.
+            reason: The reasoning, for people.
+            model: Name of the model.
+            prompt_id: The prompt that asked it.
+            prompt_version: Version of that prompt.
+            parameters: Parameters of the model, such as its temperature, as JSON can hold them.
+            tokens_in: Tokens of the prompt. Totals count those of `llm` and `usage` only, so report
+                them there too.
+            tokens_out: Tokens of the answer.
+            model_cost_usd_nanos: Cost of the model, in billionths of a US dollar.
+            metadata: As in `emit`.
+
+        Returns:
+            The decision, with its `decision_id`.
+
+        Raises:
+            Invalid: It has neither candidates nor tools, or JSON cannot hold a value.
+
+        Otherwise raises as `emit` does.
+        """
+        options, why = (candidates, threshold, tools), (inputs, reason)
+        use = ModelUse(model, prompt_id, prompt_version, parameters, tokens_in, tokens_out, model_cost_usd_nanos)
+        return Decision(await hand_over(self.core, record_decision, self.core, choice, options, why, use, metadata))
+
     def run(
         self,
         task_type: str,
@@ -694,6 +751,7 @@ class AsyncSession(OpenedLater):
         expected_ms: int | None = None,
         input: Json = None,
         plan: Json = None,
+        prompt_versions: Mapping[str, str] | None = None,
         resume: bool = False,
         quota_wait_s: float | None = None,
         **metadata: Unpack[EventMetadata],
@@ -717,11 +775,13 @@ class AsyncSession(OpenedLater):
             expected_ms: The expected duration; `Invalid` if it exceeds the run's limit.
             input: The run's input, as JSON can hold it.
             plan: The run's plan, if there is one yet: for a resumption, a list of the steps' names.
+            prompt_versions: The versions of the prompts that the run uses, by their ids.
             resume: If the session has a run of this `run_id`, resume it, as `resume_run` does.
             quota_wait_s: Longest wait for the quota; default: the client's setting.
             metadata: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
-        return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, metadata)
+        given = input, plan, prompt_versions or {}
+        return Runs(self.core).run(task_type, mode, expected_ms, given, resume, quota_wait_s, metadata)
 
     def resume_run(self, run_id: str, /, **metadata: Unpack[EventMetadata]) -> Run:
         """Return a run of this session that has begun before, resumed, for use in `async with`.

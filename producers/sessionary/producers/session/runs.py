@@ -1,7 +1,7 @@
 """The runs of a session, and its tasks for workers."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sessionary.producers.context.run_beats import RunBeats
@@ -36,20 +36,22 @@ class Runs:
         task_type: str,
         mode: RunMode,
         expected_ms: int | None,
-        given: Json,
-        plan: Json,
+        given: tuple[Json, Json, Mapping[str, str]],
         resume: bool,
         quota_wait_s: float | None,
         metadata: EventMetadata,
     ) -> Run:
-        """Return a run, which begins with its block."""
+        """Return a run, which begins with its block.
+
+        `given`: its input, its plan, and the versions of its prompts.
+        """
         if resume and not metadata.get("run_id"):
             raise Invalid("invalid_value", "resume=True needs the run_id of the run")
         check_expected(mode, expected_ms, with_defaults(self._core.view.limits))
         run_id = metadata.get("run_id") or str(uuid.uuid4())
-        input_json = None if given is None else to_json_text(given, "input")
-        plan_json = None if plan is None else to_json_text(plan, "plan")
-        started = RunStarted(mode, task_type, input_json, plan_json)
+        texts = zip(given[:2], ("input", "plan"), strict=True)
+        input_json, plan_json = (None if value is None else to_json_text(value, name) for value, name in texts)
+        started = RunStarted(mode, task_type, input_json, plan_json, dict(given[2]))
         return self._new_run(run_id, started, metadata, resume=resume, wait_s=quota_wait_s)
 
     def resume_run(self, run_id: str, metadata: EventMetadata) -> Run:

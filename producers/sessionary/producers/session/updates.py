@@ -27,6 +27,7 @@ from sessionary.producers.run_ports import AgentRecord, AgentViewRead
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session.view import WAITING, canonical_json, parsed_state
+from sessionary.schemas.enums import known_role
 from sessionary.schemas.events import AgentRegistered, SnapshotCreated, StateUpdated
 from sessionary.schemas.types import RejectionReason
 
@@ -157,7 +158,7 @@ class AgentGroup:
         if known is None:
             if role is None:
                 raise Invalid("invalid_value", f"agent {agent_id} is not registered: give its role")
-            self._report(AgentRegistered(role, agent_id, service_id), metadata)
+            self._report(AgentRegistered(role, agent_id, service_id, known_role=known_role(role)), metadata)
             known = next(each for each in core.view.agents if each.agent_id == agent_id)
         if role not in (None, known.role) or service_id not in (None, known.service_id):
             detail = f"agent {agent_id} is registered as {known.role} of {known.service_id}"

@@ -15,6 +15,7 @@ from sessionary.schemas.codec.catalogue import EVENTS_NAMESPACE, Json, current_s
 from sessionary.schemas.codec.codegen import CodeBuilder
 from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP, Kind, find_function
 from sessionary.schemas.codec.formats import Event
+from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.limits import ITEMS_MAX, NUMBER_MAX, UNBOUNDED_NUMBERS, characters_max
 from sessionary.schemas.types import Envelope
 
@@ -113,8 +114,22 @@ class _EventChecks(dict[type[Any], Check]):
         builder.check_fields(cls, schema, 1, "r", "")
         builder.add_lines(1, "return ''")
         check = _fastest_check("check", name, builder.compile_function("check"))
+        if cls is LlmDecision:
+            check = _checked_decision(check)
         self[cls] = check
         return check
+
+
+def _checked_decision(check: Check) -> Check:
+    """Return the check of a decision, which is one among candidates or of tools."""
+
+    def check_decision(event: Any) -> str:
+        _, decision = event  # it may be a plain pair
+        if not decision.candidates and not decision.chosen_tools:
+            return "a decision names neither candidates nor chosen_tools: a model's text is a message, message_appended"
+        return check(event)
+
+    return check_decision
 
 
 def _fastest_check(kind: Kind, full_name: str, check: Check) -> Check:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.types import (
+    AgentRole,
     Candidate,
     CheckpointKind,
     CleanupAction,
@@ -333,7 +334,25 @@ class SessionMigrationAborted(NamedTuple):
 
 
 class LlmDecision(NamedTuple):
-    """A choice of a model, with its options."""
+    """A choice among candidates or of tools, with what led to it.
+
+    It names candidates or tools: a model's text alone is a `MessageAppended`.
+
+    Attributes:
+        model: Name of the model.
+        chosen_tools: Tools that the decision calls.
+        inputs_json: What it was made from, as JSON.
+        candidates: Options with their scores.
+        threshold: The score that the chosen option had to reach.
+        choice: The chosen option.
+        output_text: The reasoning, for people.
+        prompt_id: The prompt that asked the model.
+        prompt_version: Version of that prompt.
+        parameters_json: Parameters of the model, such as its temperature, as JSON.
+        tokens_in: Tokens of the prompt. Totals count `UsageRecorded`, which has them too.
+        tokens_out: Tokens of the answer.
+        model_cost_usd_nanos: Cost, in billionths of a US dollar.
+    """
 
     model: str | None = None
     chosen_tools: Sequence[str] = ()
@@ -342,6 +361,12 @@ class LlmDecision(NamedTuple):
     threshold: float | None = None
     choice: str | None = None
     output_text: str | None = None
+    prompt_id: str | None = None
+    prompt_version: str | None = None
+    parameters_json: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    model_cost_usd_nanos: int = 0
 
 
 class MessageAppended(NamedTuple):
@@ -436,12 +461,15 @@ class AgentRegistered(NamedTuple):
         service_id: The agent's service, a member of the session from then on; None: the sender's
             service.
         as_operator: An operator registers the agent.
+        known_role: The role as one of the known ones; `other` for any other, which `role` names.
+            `UNKNOWN` from a sender that does not say it.
     """
 
     role: str
     agent_id: str | None = None
     service_id: str | None = None
     as_operator: bool = False
+    known_role: AgentRole = "UNKNOWN"
 
 
 class AgentTaskUpdated(NamedTuple):

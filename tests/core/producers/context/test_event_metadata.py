@@ -88,11 +88,12 @@ def hand_over(session: Session, metadata: EventMetadata) -> None:
 
 # What each verb that takes metadata does in an Active session; the last two in an Idle one.
 VERBS: dict[str, Callable[[Session, EventMetadata], object]] = {
-    "emit": lambda s, m: s.emit(LlmDecision(), **m),
+    "emit": lambda s, m: s.emit(LlmDecision(chosen_tools=("search",)), **m),
     "activity": lambda s, m: s.activity("x", **m),
     "info": lambda s, m: s.info("x", **m),
     "progress": lambda s, m: s.progress(1, **m),
     "usage": lambda s, m: s.usage(model="m", **m),
+    "decision": lambda s, m: s.decision(tools=["search"], **m),
     "update_state": lambda s, m: s.update_state({"n": 1}, **m),
     "snapshot": lambda s, m: s.snapshot(**m),
     "message": lambda s, m: s.message("user", "x" * 20_000, **m),
@@ -271,7 +272,7 @@ def test_events_of_a_block_carry_its_metadata_unless_they_have_others() -> None:
                 session.info("2", run_id="other")
             other.info("3")
             session.pause()
-        other.emit(LlmDecision())
+        other.emit(LlmDecision(chosen_tools=("search",)))
         found = [(run, step, actor) for run, _, step, _, actor, _ in metadata_of(memory, begin)]
     assert found[:4] == [("run", None, "boss"), ("other", "step", "chief"), (None, None, None), ("run", None, "boss")]
     assert found[4] == (None, None, None)

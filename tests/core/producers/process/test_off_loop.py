@@ -45,7 +45,7 @@ async def register_agents(session: AsyncSession) -> None:
 
 ENDS = [SessionTerminated, SessionStartFailed]
 CASES = {
-    "emit": Case(lambda s: s.emit(LlmDecision())),
+    "emit": Case(lambda s: s.emit(LlmDecision(chosen_tools=("search",)))),
     "activity": Case(lambda s: s.activity("llm")),
     "info": Case(lambda s: s.info("x")),
     "progress": Case(lambda s: s.progress(1)),

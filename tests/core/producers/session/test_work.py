@@ -66,7 +66,7 @@ def test_fields_of_a_call_reach_the_envelope_and_the_trace_its_header() -> None:
     with client, client.session(user_id="u") as s:
         s.context_bytes = 42
         s.emit(
-            LlmDecision(),
+            LlmDecision(chosen_tools=("search",)),
             run_id="r",
             step_id="s",
             causation_id="c",
@@ -92,7 +92,7 @@ def test_fields_of_a_call_reach_the_envelope_and_the_trace_its_header() -> None:
 def test_the_time_of_an_event_is_sent_in_microseconds_whatever_its_timezone(moment: datetime, micros: int) -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as s:
-        s.emit(LlmDecision(), occurred_at=moment)
+        s.emit(LlmDecision(chosen_tools=("search",)), occurred_at=moment)
     assert memory.events()[4].envelope.occurred_at == micros
 
 
@@ -109,9 +109,9 @@ def test_a_time_that_no_table_can_hold_is_refused_with_what_is_allowed(moment: d
     client, memory = memory_client()
     with client, client.session(user_id="u") as s:
         with pytest.raises(Invalid, match=f"{moment.year:04}-.*1900 to 2299"):
-            s.emit(LlmDecision(), occurred_at=moment)
-        s.emit(LlmDecision(), occurred_at=datetime(1900, 1, 1, tzinfo=UTC))
-        s.emit(LlmDecision(), occurred_at=datetime(2299, 12, 31, 23, 59, 59, 999_999, UTC))
+            s.emit(LlmDecision(chosen_tools=("search",)), occurred_at=moment)
+        s.emit(LlmDecision(chosen_tools=("search",)), occurred_at=datetime(1900, 1, 1, tzinfo=UTC))
+        s.emit(LlmDecision(chosen_tools=("search",)), occurred_at=datetime(2299, 12, 31, 23, 59, 59, 999_999, UTC))
     assert sent_types(memory) == [*START_EVENTS, "llm_decision", "llm_decision", "session_terminated"]
 
 
@@ -119,5 +119,5 @@ def test_a_time_that_no_table_can_hold_is_refused_with_what_is_allowed(moment: d
 def test_a_time_without_a_timezone_is_refused_and_takes_no_number(moment: Any) -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as s, pytest.raises(Invalid, match="timezone"):
-        s.emit(LlmDecision(), occurred_at=moment)
+        s.emit(LlmDecision(chosen_tools=("search",)), occurred_at=moment)
     assert sent_types(memory) == [*START_EVENTS, "session_terminated"]

@@ -282,6 +282,17 @@ def test_a_symbol_from_the_future_is_unknown() -> None:
     assert read == event._replace(payload=event.payload._replace(reason="UNKNOWN"))  # type: ignore[call-arg]
 
 
+def test_a_role_from_the_future_keeps_its_name() -> None:
+    def add(schema: Schema) -> None:
+        field_of(schema, "known_role")["type"]["symbols"].append("critic")
+
+    event = example_event(PAYLOADS["agent_registered"])
+    event = event._replace(payload=event.payload._replace(role="critic"))  # type: ignore[call-arg]
+    value, decoder = written_by(changed("AgentRegistered", add), event, known_role="critic")
+    read = decoder.decode_event(value)
+    assert read == event._replace(payload=event.payload._replace(known_role="UNKNOWN"))  # type: ignore[call-arg]
+
+
 def test_a_field_from_the_future_is_left_out() -> None:
     def add(schema: Schema) -> None:
         schema["fields"].insert(1, {"name": "colour", "type": {"type": "map", "values": ["null", "string"]}})

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from sessionary.schemas.codec import Event, encode_record, record_headers
+from sessionary.schemas.enums import known_role
 from sessionary.schemas.events import AgentRegistered, AgentTaskUpdated, ContextSynced
 from sessionary.schemas.ids import agent_key, valid_name
 from sessionary.schemas.limits import AGENTS_MAX, RESULT_CHARACTERS_MAX
@@ -131,6 +132,8 @@ def _register(
             return Objection("invalid_value", f"{what} {name!r} is no name")
     if not payload.role:
         return Objection("invalid_value", f"agent {agent_id} has no role")
+    if payload.known_role not in ("UNKNOWN", known_role(payload.role)):
+        return Objection("invalid_value", f"agent {agent_id} has the role {payload.role}, not {payload.known_role}")
     known = find_agent(session, agent_id)
     if known is not None:  # a client that died does not know what arrived
         if (known.role, known.service_id) == (payload.role, service_id):

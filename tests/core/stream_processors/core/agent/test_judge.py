@@ -86,6 +86,23 @@ def test_an_agent_registered_again_is_as_it_was() -> None:
     assert rig.register("r1", "researcher", service_id="guests") == "rejected invalid_value"
 
 
+@pytest.mark.parametrize(
+    ("role", "known", "verdict"),
+    [
+        ("researcher", "researcher", "applied"),
+        ("critic", "other", "applied"),
+        ("critic", "UNKNOWN", "applied"),
+        ("critic", "writer", "rejected invalid_value"),
+        ("writer", "other", "rejected invalid_value"),
+    ],
+)
+def test_a_role_is_one_of_the_known_ones_or_another_one_which_is_kept(role: str, known: str, verdict: str) -> None:
+    rig = AgentRig()
+    assert rig.register("r1", role, known_role=known) == verdict
+    kept = [agent.role for agent in rig.row_of(rig.owner).agents]
+    assert kept == ([role] if verdict == "applied" else [])
+
+
 @pytest.mark.parametrize("fields", [{"agent_id": "a b"}, {"service_id": ""}, {"role": ""}])
 def test_names_of_agents_and_services_are_names(fields: dict[str, str]) -> None:
     rig = AgentRig()

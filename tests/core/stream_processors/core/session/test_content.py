@@ -6,7 +6,7 @@ import pytest
 
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.retention import compliance_tags, retention_of
-from sessionary.schemas.types import DataClass
+from sessionary.schemas.types import Candidate, DataClass
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory, snapshot
 
@@ -44,6 +44,16 @@ def test_a_stranger_may_still_report_work() -> None:
     stranger = EventFactory(service="other", producer="q")
     for event_type in ("session_activity", "usage_recorded", "message_appended", "tool_call_started", "heartbeat"):
         assert rig.send(stranger, event_type) == "applied"
+
+
+@pytest.mark.parametrize("said", [{}, {"choice": "X", "output_text": "I would take X.", "threshold": 0.85}])
+def test_a_decision_of_free_text_alone_is_rejected(said: dict[str, Any]) -> None:
+    rig, agent = active_rig()
+    assert rig.send(agent, "llm_decision", candidates=(), chosen_tools=(), **said) == "rejected invalid_value"
+    (line,) = rig.last_audits()
+    assert line.reason.startswith("a decision names neither candidates nor chosen_tools: a model's text is a message")
+    assert rig.send(agent, "llm_decision", candidates=(), chosen_tools=("order",), **said) == "applied"
+    assert rig.send(agent, "llm_decision", candidates=(Candidate("X", 0.9),), chosen_tools=(), **said) == "applied"
 
 
 @pytest.mark.parametrize(("wrong", "reason"), [(FORGED, "hash_mismatch"), (DETACHED, "broken_chain")])

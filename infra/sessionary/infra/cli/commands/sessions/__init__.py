@@ -4,6 +4,8 @@
     lists          sessions; the last turns of one; its committed changes
     timeline       `session timeline`: the story of one session, as lines or as a page
     runs           `run list`, `show`, `resume`: runs, and the effect of resuming one
+    comparing      `run compare`: two runs, or two sessions, side by side
+    decisions      `session why`: why a session's agent acted
     following      `session follow`: each committed change of one session
     past           `session at`, `diff`: a session's state at a point of its history
 
