@@ -122,6 +122,8 @@ AuditKind = Literal[
     "migration",
     "quota",
     "repeat",
+    "transaction",
+    "rollback",
 ]
 """The kind of fact that an audit record reports."""
 
@@ -188,5 +190,8 @@ RejectionReason = Literal[
     "task_done",
     "bad_signature",
     "task_taken_over",
+    "too_many_transactions",
+    "unknown_transaction",
+    "unknown_snapshot",
 ]
 """The reason of a rejection; the only list of reasons."""

@@ -28,6 +28,7 @@ from sessionary.stream_processors.api.problems import Problem, json_response, no
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.runs import (
     ArtifactPages,
+    CheckpointPages,
     CallPages,
     ExecutionPage,
     RunPages,
@@ -147,6 +148,7 @@ class ControlApi:
         self.steps = StepPages(self._questions)
         self.calls = CallPages(self._questions)
         self.artifacts = ArtifactPages(self._questions)
+        self.checkpoints = CheckpointPages(self._questions)
         self.execution = ExecutionPage(self._questions)
         self.tasks = TaskPages(self._questions)
         self.messages = MessagePages(self._questions)

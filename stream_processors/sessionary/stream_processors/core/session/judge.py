@@ -52,7 +52,10 @@ from sessionary.stream_processors.core.sequencing import (
 )
 from sessionary.stream_processors.core.session.accepted import (
     decide_replayed,
+    end_transactions,
+    move_transaction,
     reject_beat,
+    roll_back,
     rule_for,
     take_over_session,
     take_turn,
@@ -71,6 +74,7 @@ from sessionary.stream_processors.core.session.children import (
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
+    ContentRestored,
     ContentUpdated,
     Created,
     DataClassified,
@@ -85,6 +89,7 @@ from sessionary.stream_processors.core.session.facts import (
     SessionFact,
     SnapshotTaken,
     TakenOver,
+    TransactionMoved,
     Transitioned,
     WorkDone,
 )
@@ -107,6 +112,7 @@ from sessionary.stream_processors.core.session.transitions import (
     MEMBERSHIP,
     OPERATOR_EVENTS,
     OWNER_ONLY,
+    TRANSACTIONS,
     TRANSITIONS,
     Transition,
     clock_reasons,
@@ -131,7 +137,17 @@ DUPLICATE: Final = Decision((), duplicate=True)
 _NO_FACTS: Final[Sequence[Any]] = ()
 # By these a process is heard of that goes on with its session.
 _HEARD: Final[frozenset[type[Any]]] = frozenset(
-    {CleanupReleased, ContentUpdated, HeartbeatSeen, PhaseMoved, SnapshotTaken, TakenOver, WorkDone}
+    {
+        CleanupReleased,
+        ContentRestored,
+        ContentUpdated,
+        HeartbeatSeen,
+        PhaseMoved,
+        SnapshotTaken,
+        TakenOver,
+        TransactionMoved,
+        WorkDone,
+    }
 )
 
 
@@ -331,6 +347,8 @@ def _decide_known(
         facts += facts_of_number(sequence, owner_heard)
     if row.migration is not None and not moved:
         moved = facts_of_change(row, fact, arrival.now_ms)
+    if row.transactions:
+        facts += end_transactions(row, fact, arrival.now_ms)
     if not envelope.data_classes or envelope.data_classes == row.data_classes:
         facts.append(fact)  # as of most events, which declare what the session's first one did
     elif moved or isinstance(fact, (Transitioned, MigrationMoved)):
@@ -427,6 +445,10 @@ def _judge_in_state(
             return take_over_session(row, event, arrival)
         if isinstance(event.payload, RequestsRepeated):
             return RequestsAsked(open_requests(row, rows.get_row, arrival.now_ms), event.payload.reason)
+        if event_type == "session_rolled_back":
+            return roll_back(row, event, arrival)
+        if event_type in TRANSACTIONS:
+            return move_transaction(row, event, arrival.now_ms)
         held = None if row.migration is None else object_to_content(row, event_type)
         fact = held or rule(row, event.payload, arrival.now_ms)
         return take_turn(row, event, fact) if type(fact) is PhaseMoved else fact
