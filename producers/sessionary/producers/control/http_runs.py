@@ -74,7 +74,7 @@ class HttpRuns:
     def fetch_checkpoints(
         self, session_id: str, run_id: str | None, operation: str | None, after: LogPosition | None, timeout_s: float
     ) -> Sequence[CheckpointView]:
-        """Return the checkpoints of a run that have data, the oldest first; none of an unknown run."""
+        """Return the checkpoints of a run with data, the oldest first; none of an unknown run."""
         path, about = _path(session_id, run_id, "checkpoints"), f"the checkpoints of session {session_id}"
         parameters = {} if operation is None else {"operation": operation}
         return self._fetch(path, after, timeout_s, parse_checkpoints, about, parameters) or ()

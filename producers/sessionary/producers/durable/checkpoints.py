@@ -35,6 +35,14 @@ def send_checkpoint(recorder: Recorder, saved: CheckpointSaved, data: Json, fiel
         wait_recorded(sent, f"checkpoint {saved.checkpoint_id}", recorder.timeout_s)
 
 
+def fetch_checkpoints(recorder: Recorder, run_id: str | None, operation: str | None) -> Sequence[CheckpointView]:
+    """Return the checkpoints of an operation, the oldest first; None: of all, without data."""
+    if recorder.reads is None:
+        return ()
+    after, timeout_s = recorder.wait_sent(recorder.timeout_s), recorder.timeout_s
+    return recorder.known.fetch_checkpoints(recorder.key.session_id, run_id, operation, after, timeout_s)
+
+
 def fetch_checkpoint(
     recorder: Recorder, run_id: str | None, operation: str, checkpoint_id: str | None
 ) -> CheckpointView | None:
@@ -47,12 +55,7 @@ def fetch_checkpoint(
 
     Also raises as `Session.sync` does.
     """
-    if recorder.reads is None:
-        return None
-    after, timeout_s = recorder.wait_sent(recorder.timeout_s), recorder.timeout_s
-    found = recorder.known.fetch_checkpoints(
-        recorder.key.session_id, run_id, checked_operation(operation), after, timeout_s
-    )
+    found = fetch_checkpoints(recorder, run_id, checked_operation(operation))
     if checkpoint_id is None:
         return found[-1] if found else None
     return find_checkpoint(found, checkpoint_id, f"operation {operation!r}")
@@ -68,6 +71,12 @@ def find_checkpoint(found: Sequence[CheckpointView], checkpoint_id: str, of_what
         f"{of_what} has no checkpoint {checkpoint_id}: the last {CHECKPOINTS_KEPT} of each operation are kept, if they "
         "have data; v_checkpoints in ClickHouse has the ids",
     )
+
+
+def find_in_run(recorder: Recorder, run_id: str, checkpoint_id: str) -> CheckpointView:
+    """Return a checkpoint of any operation of a run, with data. Raises as `fetch_checkpoint`."""
+    head = find_checkpoint(fetch_checkpoints(recorder, run_id, None), checkpoint_id, f"run {run_id}")
+    return find_checkpoint(fetch_checkpoints(recorder, run_id, head.operation), checkpoint_id, f"run {run_id}")
 
 
 def load_data(recorder: Recorder, checkpoint: CheckpointView | None) -> Json:

@@ -15,6 +15,7 @@ from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.updates import judge_sent
 from sessionary.producers.session.view import canonical_json, parsed_state
 from sessionary.schemas.events import SessionRolledBack, TxnBegun, TxnCommitted, TxnRolledBack
+from sessionary.schemas.limits import CHECKPOINTS_KEPT
 from sessionary.schemas.types import RejectionReason
 
 
@@ -139,3 +140,21 @@ def _adopt_content(core: SessionCore, judged: SessionView) -> None:
     with core.lock:
         if judged.version >= known.version or known.is_update_open:
             known.version, known.state_json = judged.version, judged.state_json
+
+
+def roll_back_session(core: SessionCore, to: str, reason: str | None, metadata: EventMetadata) -> int:
+    """Make the content of an older snapshot the session's; return its new version. Blocks."""
+    core.view.require_held()
+    core.services.control.check_configured()
+    base = core.view.version
+    payload = SessionRolledBack(to, base, base + 1, reason)
+    rejection, view = send_version(core, payload, envelope_fields(metadata))
+    if rejection is None:
+        return base if view is None else payload.new_version
+    if rejection == "unknown_snapshot":
+        detail = (
+            f"the session keeps no snapshot {to}: it keeps the last {CHECKPOINTS_KEPT} that snapshot() has recorded, "
+            "and the one of its last pause"
+        )
+        raise Rejected("session_rolled_back", rejection, detail)
+    raise conflict_or_rejected(core, "session_rolled_back", rejection, base, view)

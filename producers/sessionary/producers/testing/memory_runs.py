@@ -204,7 +204,7 @@ class MemoryRuns:
     def fetch_checkpoints(
         self, session_id: str, run_id: str | None, operation: str | None, after: LogPosition | None, timeout_s: float
     ) -> Sequence[CheckpointView]:
-        """Return the checkpoints of a run that have data, the oldest first; none of an unknown run."""
+        """Return the checkpoints of a run with data, the oldest first; none of an unknown run."""
         with self._ask_log() as log:
             if run_id is None:
                 log.find_row(session_id)

@@ -30,7 +30,9 @@ COUNTED: Final = frozenset(
     {AgentRegistered, ArtifactCreated, CheckpointSaved, MessageAppended, StepStarted, ToolCallStarted, *_ENDS}
 )
 """The classes of events that change the counts."""
-VALUE_TYPES: Final = frozenset({"tool_arguments", "tool_result", "step_input", "step_output", "run_result", "checkpoint"})
+VALUE_TYPES: Final = frozenset(
+    {"tool_arguments", "tool_result", "step_input", "step_output", "run_result", "checkpoint"}
+)
 """The types of artifacts that are only a value of recorded work."""
 # Their work is done, or its verdict is awaited: an error now would have work repeated.
 _NEVER_REFUSED: Final = VALUE_TYPES - {"step_input"}

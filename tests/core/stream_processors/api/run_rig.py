@@ -16,8 +16,8 @@ from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.runs import (
     ArtifactPages,
-    CheckpointPages,
     CallPages,
+    CheckpointPages,
     ExecutionPage,
     RunPages,
     StepPages,

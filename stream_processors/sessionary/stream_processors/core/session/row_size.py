@@ -120,7 +120,7 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
 
 
 def _brings_more(facts: Sequence[Any], arrival: Arrival) -> bool:
-    """Return whether the row gets content, or a snapshot of its own, that the event does not carry."""
+    """Return whether the row gets content, or a snapshot, that the event does not carry."""
     assert arrival.event is not None
     for fact in facts:
         if type(fact) is ContentRestored:
