@@ -88,14 +88,14 @@ class Transaction:
         try:
             text = canonical_json(self._pending)
             committed = TxnCommitted(self.transaction_id, self.base_version, self.base_version + 1, text)
-            rejection, view = send_version(core, committed, self._fields)
+            rejection = _send_version(core, committed, self._fields)
         except SessionaryError as failure:
             self._roll_back(error_message(failure))
             raise
         if rejection is None:
             return
         self._roll_back(rejection)
-        raise conflict_or_rejected(core, "txn_committed", rejection, self.base_version, view)
+        raise _rejected(core, "txn_committed", rejection, self.base_version)
 
     def _roll_back(self, reason: str) -> None:
         """Send that the transaction has ended; the caller must see its own error."""
@@ -106,32 +106,36 @@ class Transaction:
             core.services.on_error(failure)
 
 
-def send_version(
+def _send_version(
     core: SessionCore, payload: TxnCommitted | SessionRolledBack, fields: EnvelopeFields
-) -> tuple[RejectionReason | None, SessionView | None]:
-    """Send an event that makes a new version, and wait for its verdict; adopt the content.
+) -> RejectionReason | None:
+    """Send an event that makes a new version, wait for its verdict, and adopt the content.
 
-    Returns the reason of a rejection, and the session; None of a client that is turned off.
+    Returns the reason of a rejection.
     """
     with core.update_lock:
+        if core.view.version > payload.base_version:
+            return "version_conflict"  # it is certain: another thread was first
         sent = core.send_awaited(payload, fields)
-        if core.services.runs is None:
+        if core.services.runs is None:  # a client that is turned off has no processor
             if isinstance(payload, TxnCommitted):
                 with core.lock:
                     core.view.version, core.view.state_json = payload.new_version, payload.state_json
-            return None, None
+            return None
         judged, rejection = judge_sent(core, sent)
         _adopt_content(core, judged)
-        return rejection, judged
+        return rejection
 
 
-def conflict_or_rejected(
-    core: SessionCore, event_type: str, rejection: RejectionReason, base: int, view: SessionView | None
+def _rejected(
+    core: SessionCore, event_type: str, rejection: RejectionReason, base: int, detail: str = ""
 ) -> VersionConflict | Rejected:
     """Return the error of an event that was to make a new version."""
-    if rejection == "version_conflict" and view is not None:
-        return VersionConflict(core.session_id, base, view.version, parsed_state(view.state_json))
-    return Rejected(event_type, rejection)
+    if rejection != "version_conflict":
+        return Rejected(event_type, rejection, detail)
+    with core.lock:
+        version, text = core.view.version, core.view.state_json
+    return VersionConflict(core.session_id, base, version, parsed_state(text))
 
 
 def _adopt_content(core: SessionCore, judged: SessionView) -> None:
@@ -148,13 +152,13 @@ def roll_back_session(core: SessionCore, to: str, reason: str | None, metadata: 
     core.services.control.check_configured()
     base = core.view.version
     payload = SessionRolledBack(to, base, base + 1, reason)
-    rejection, view = send_version(core, payload, envelope_fields(metadata))
+    rejection = _send_version(core, payload, envelope_fields(metadata))
     if rejection is None:
-        return base if view is None else payload.new_version
+        return core.view.version
+    detail = ""
     if rejection == "unknown_snapshot":
         detail = (
             f"the session keeps no snapshot {to}: it keeps the last {CHECKPOINTS_KEPT} that snapshot() has recorded, "
-            "and the one of its last pause"
+            "and the head of the chain"
         )
-        raise Rejected("session_rolled_back", rejection, detail)
-    raise conflict_or_rejected(core, "session_rolled_back", rejection, base, view)
+    raise _rejected(core, "session_rolled_back", rejection, base, detail)
