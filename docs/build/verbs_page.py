@@ -53,6 +53,7 @@ GROUPS: Final = (
     Group(producers.Run, "run"),
     Group(producers.ModelCall, "call"),
     Group(producers.Turn, "turn"),
+    Group(producers.Transaction, "transaction"),
     Group(producers.Agent, "agent"),
     Group(producers.SessionFollower, "follower"),
     Group(producers.ArtifactLibrary, "library"),

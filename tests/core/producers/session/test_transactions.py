@@ -67,9 +67,14 @@ def test_pending_values_are_the_writers_until_the_commit(stage: Stage) -> None:
 
 def test_a_block_left_by_an_error_rolls_back(stage: Stage) -> None:
     """R-003-61."""
-    with pytest.raises(ZeroDivisionError), stage.session.transaction() as pending:
-        pending["balance"] = 0
-        raise ZeroDivisionError("no")
+
+    def fail() -> None:
+        with stage.session.transaction() as pending:
+            pending["balance"] = 0
+            raise ZeroDivisionError("no")
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert stage.committed() == {"balance": 10, "tags": ["a"]}
     assert (stage.row.version, stage.row.transactions) == (1, ())
     assert [each[:2] for each in stage.audited("transaction")] == [
@@ -80,12 +85,16 @@ def test_a_block_left_by_an_error_rolls_back(stage: Stage) -> None:
 
 def test_the_second_of_two_conflicting_commits_is_refused(stage: Stage) -> None:
     """R-003-60; trap 15: two open transactions do not mix."""
-    with pytest.raises(VersionConflict) as caught, stage.session.transaction() as mine:
-        with stage.other.transaction() as others:
+
+    def commit_both() -> None:
+        with stage.session.transaction() as mine, stage.other.transaction() as others:  # which ends first
             assert len(stage.row.transactions) == 2
             others["balance"] = 1
             mine["balance"] = 2
             assert others["balance"] == 1
+
+    with pytest.raises(VersionConflict) as caught:
+        commit_both()
     assert (caught.value.version, caught.value.state) == (2, {"balance": 1, "tags": ["a"]})
     assert stage.committed() == stage.session.state == {"balance": 1, "tags": ["a"]}
     assert stage.row.transactions == ()
@@ -96,9 +105,13 @@ def test_the_second_of_two_conflicting_commits_is_refused(stage: Stage) -> None:
 
 
 def test_a_plain_update_between_begin_and_commit_is_a_conflict_too(stage: Stage) -> None:
-    with pytest.raises(VersionConflict), stage.session.transaction() as pending:
-        pending["balance"] = 0
-        stage.other.update_state({"balance": 5})
+    def commit_late() -> None:
+        with stage.session.transaction() as pending:
+            pending["balance"] = 0
+            stage.other.update_state({"balance": 5})
+
+    with pytest.raises(VersionConflict):
+        commit_late()
     assert stage.committed() == {"balance": 5}
 
 
@@ -227,7 +240,7 @@ def test_an_unknown_target_changes_nothing(stage: Stage) -> None:
 def test_only_the_owner_of_an_active_session_rolls_back(stage: Stage) -> None:
     before = stage.session.snapshot()
     client, _ = memory_client(memory=stage.memory, service_id="stranger")
-    with pytest.raises((NotAllowed, Rejected), match="not_owner|stranger"):
+    with pytest.raises((NotAllowed, Rejected), match="rolled_back"):
         client.attach(stage.session.session_id).rollback(before)
     stage.session.pause()
     with pytest.raises(NotAllowed):
