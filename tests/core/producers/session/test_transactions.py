@@ -117,7 +117,7 @@ def test_a_plain_update_between_begin_and_commit_is_a_conflict_too(stage: Stage)
 
 def test_values_that_are_not_json_are_refused_and_rolled_back(stage: Stage) -> None:
     with pytest.raises(Invalid), stage.session.transaction() as pending:
-        pending["balance"] = {1, 2}  # type: ignore[assignment]
+        pending["balance"] = {1, 2}
     assert (stage.row.version, stage.row.transactions) == (1, ())
 
 
