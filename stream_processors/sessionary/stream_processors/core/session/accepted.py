@@ -120,7 +120,7 @@ def roll_back(state: SessionState, event: Event, arrival: SessionArrival) -> Con
 def move_transaction(state: SessionState, event: Event, now_ms: int) -> TransactionMoved | Objection:
     """Begin, commit or roll back a transaction; expired ones count no longer."""
     payload = event.payload
-    assert isinstance(payload, TxnBegun | TxnCommitted | TxnRolledBack)
+    assert isinstance(payload, (TxnBegun, TxnCommitted, TxnRolledBack))
     txn_id = payload.transaction_id
     open_ones = [each for each in state.transactions if now_ms < each.started_at + TRANSACTION_MS]
     known = next((each for each in open_ones if each.transaction_id == txn_id), None)
