@@ -1,19 +1,15 @@
 """Checkpoints with data: saved by the name of an operation, and loaded by it."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.durable.large_values import load_value, store_value
+from sessionary.producers.durable.large_values import CHECKPOINT_DATA, load_value, store_value
 from sessionary.producers.durable.recorder import Recorder, wait_recorded
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.producers.run_ports import CheckpointView
 from sessionary.schemas.events import CheckpointSaved
 from sessionary.schemas.limits import CHECKPOINTS_KEPT, NAME_CHARACTERS_MAX
-
-CHECKPOINT: Final = "checkpoint"
-"""The type of an artifact that is a checkpoint's data, if they are large."""
 
 
 def checked_operation(operation: str) -> str:
@@ -29,7 +25,7 @@ def send_checkpoint(recorder: Recorder, saved: CheckpointSaved, data: Json, fiel
     Large data are kept by the client's library, and the event has a reference.
     """
     checked_operation(saved.operation)
-    stored = store_value(recorder, data, "data", CHECKPOINT, fields)
+    stored = store_value(recorder, data, "data", CHECKPOINT_DATA, fields)
     sent = recorder.send(saved._replace(data_json=stored.text), fields)
     if recorder.reads is not None:  # a client that is turned off has no broker
         wait_recorded(sent, f"checkpoint {saved.checkpoint_id}", recorder.timeout_s)
