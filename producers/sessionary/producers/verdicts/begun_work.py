@@ -31,7 +31,7 @@ COUNTED: Final = frozenset(
 )
 """The classes of events that change the counts."""
 VALUE_TYPES: Final = frozenset(
-    {"tool_arguments", "tool_result", "step_input", "step_output", "run_result", "checkpoint"}
+    {"tool_arguments", "tool_result", "step_input", "step_output", "run_result", "checkpoint_data"}
 )
 """The types of artifacts that are only a value of recorded work."""
 # Their work is done, or its verdict is awaited: an error now would have work repeated.
