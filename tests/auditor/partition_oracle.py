@@ -343,25 +343,23 @@ class PartitionOracle(PauseModel):
                 self.take_snapshot(row, fields["snapshot"])
                 self.keep_snapshot(key, row, fields["snapshot"])
             case "session_rolled_back":
-                row["state_json"] = restored(row, self.children.get(child_key_of(key, "h", "")), fields)
-                row["version"] += 1
-                row["phase"] = "waiting" if is_waiting(row) else "processing"
-                row["audit_seq"] += 1
-                self.add_audit(
-                    row,
-                    kind="rollback",
-                    event_type=kind,
-                    reason_code="rolled_back",
-                    snapshot_id=fields["snapshot_id"],
-                    from_state=row["state"],
-                    to_state=row["state"],
-                )
+                self.roll_back(key, row, fields)
             case "txn_begun" | "txn_committed" | "txn_rolled_back":
                 self.move_transaction(row, kind, envelope, fields)
             case "resources_released":
                 self.confirm_release(row, fields)
             case "requests_repeated":
                 self.ask_again(key, row)
+
+    def roll_back(self, key: bytes, row: Row, fields: Row) -> None:
+        """Make the content of an older snapshot the next version, or raise `Rejection`."""
+        row["state_json"] = restored(row, self.children.get(child_key_of(key, "h", "")), fields)
+        row["version"] += 1
+        row["phase"] = "waiting" if is_waiting(row) else "processing"
+        row["audit_seq"] += 1
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        details = {"event_type": "session_rolled_back", "snapshot_id": fields["snapshot_id"]}
+        self.add_audit(row, kind="rollback", reason_code="rolled_back", **details, **states)
 
     def move_transaction(self, row: Row, kind: str, envelope: Row, fields: Row) -> None:
         """Begin or end a transaction, or raise `Rejection`; those whose time is over end first."""

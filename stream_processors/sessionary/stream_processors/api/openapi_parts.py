@@ -114,7 +114,7 @@ SESSION: Final = object_schema(
     transactions={
         "type": "array",
         "maxItems": TRANSACTIONS_MAX,
-        "description": "open transactions on the content, oldest first; started_ms is log time",
+        "description": "open transactions on the content, oldest first",
         "items": object_schema(transaction_id=TEXT, started_ms=NUMBER, agent_id=TEXT),
     },
     verdict=about(

@@ -201,7 +201,7 @@ def _page(summary: str, names: tuple[str, ...], answer: dict[str, Any], unknown:
 
 def _checkpoints_page(what: str, names: tuple[str, ...], unknown: str) -> dict[str, Any]:
     page = _page(
-        f"The last 16 checkpoints with data of each operation of a {what}, the oldest first",
+        f"The checkpoints with data of a {what}: the last 16 of each operation",
         names,
         json_answer("the checkpoints; those of a named operation with their data", "CheckpointList"),
         unknown,
