@@ -238,13 +238,13 @@ class StateUpdated(NamedTuple):
 
 
 class TxnBegun(NamedTuple):
-    """A transaction on the session's content begins; the row shows it until it ends."""
+    """A transaction on the session's content begins."""
 
     transaction_id: str
 
 
 class TxnCommitted(NamedTuple):
-    """A transaction ends: its pending content becomes the session's, as `base_version` + 1.
+    """A transaction ends: its pending content becomes the session's.
 
     Attributes:
         transaction_id: The transaction.
@@ -261,10 +261,10 @@ class TxnCommitted(NamedTuple):
 
 
 class TxnRolledBack(NamedTuple):
-    """A transaction ends without effect. `reason`: why, for people."""
+    """A transaction ends without effect."""
 
     transaction_id: str
-    reason: str | None = None
+    reason: str | None = None  # Why, for people
 
 
 class SessionRolledBack(NamedTuple):
