@@ -32,7 +32,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Phase, TerminationReason
 from sessionary.stream_processors.core.session import clocks
 from sessionary.stream_processors.core.session.clocks import SessionClock
-from sessionary.stream_processors.core.session.transitions import COMPLETIONS, CONTENT, TRANSITIONS, WORK
+from sessionary.stream_processors.core.session.transitions import COMPLETIONS, CONTENT, TRANSACTIONS, TRANSITIONS, WORK
 
 
 class ClockEffect(Enum):
@@ -80,7 +80,7 @@ ROWS = (
     EventRow("heartbeat", ("heartbeat",)),
     EventRow("work", tuple(sorted(WORK - COMPLETIONS))),
     EventRow("completions", tuple(sorted(COMPLETIONS))),
-    EventRow("state_updated", ("state_updated",)),
+    EventRow("state_updated", ("state_updated", "session_rolled_back", *sorted(TRANSACTIONS))),
     EventRow("snapshots", tuple(sorted(CONTENT))),
     EventRow("session_phase_changed", ("session_phase_changed",)),
     EventRow("session_paused", ("session_paused",)),

@@ -18,9 +18,13 @@ from docs.build.transition_diagram import (
 )
 from sessionary.schemas.limits import (
     AGENTS_MAX,
+    CHECKPOINT_CHARACTERS_MAX,
+    CHECKPOINTS_KEPT,
     CONVERSATION_TURNS_MAX,
     MESSAGE_CHARACTERS_MAX,
     RESULT_CHARACTERS_MAX,
+    TRANSACTION_MS,
+    TRANSACTIONS_MAX,
 )
 from sessionary.stream_processors.core.session.migration import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES
@@ -127,6 +131,30 @@ are sent as artifacts. A replayed message that fills its gap is the next turn.
 """
 
 
+_POINTS = f"""
+## Checkpoints, rollback and transactions
+
+A `checkpoint_saved` with `data_json` has a row for each operation of its run, or of its session:
+it holds the last {CHECKPOINTS_KEPT}, fewer if their data exceed {CHECKPOINT_CHARACTERS_MAX:,} characters. The
+contents of the last snapshots (`snapshot_created`) are kept in the same way. `session_rolled_back`
+makes the content of one of these, or of the head of the chain, the next version; another target is
+rejected as `unknown_snapshot`.
+
+| event | the transaction is | after it | rejected as |
+|---|---|---|---|
+| `txn_begun` | not open | open, in the session's row | `invalid_value`, `too_many_transactions` |
+| `txn_committed` | open | ended; its content is the next version | `unknown_transaction`, `version_conflict` |
+| `txn_rolled_back` | open | ended | `unknown_transaction` |
+
+A session has at most {TRANSACTIONS_MAX} open transactions. They are rolled back with the end of their session
+(`session_ended`). One that began {TRANSACTION_MS // 60_000} minutes ago counts no longer, and is rolled back
+(`expired`) with the next event of a transaction. Each step is an audit record of the kind
+`transaction`, a rollback one of the kind `rollback`. These events are possible in Active, and
+change no state.
+
+"""
+
+
 _AGENTS = f"""
 ## Agents of a session
 
@@ -189,7 +217,7 @@ def transitions_page() -> str:
             _STEPS,
             step_table(),
         ),
-        *(_CALLS, call_table(), _ARTIFACTS, artifact_table(), _MESSAGES, _AGENTS),
+        *(_CALLS, call_table(), _ARTIFACTS, artifact_table(), _MESSAGES, _POINTS, _AGENTS),
     )
     return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
 

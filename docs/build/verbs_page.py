@@ -54,6 +54,7 @@ GROUPS: Final = (
     Group(producers.ModelCall, "call"),
     Group(producers.Decision, "decision"),
     Group(producers.Turn, "turn"),
+    Group(producers.Transaction, "transaction"),
     Group(producers.Agent, "agent"),
     Group(producers.SessionFollower, "follower"),
     Group(producers.ArtifactLibrary, "library"),

@@ -6,7 +6,10 @@ from tests.auditor.decoding import Rejection, Row
 
 AGENT_TYPES = ("agent_registered", "agent_task_updated", "context_synced")
 # What only the owning service and those of registered agents may send.
-OF_MEMBERS = ("state_updated", "snapshot_created", "checkpoint_saved")
+OF_MEMBERS = (
+    *("state_updated", "snapshot_created", "checkpoint_saved"),
+    *("txn_begun", "txn_committed", "txn_rolled_back"),
+)
 AGENTS_MAX = 64
 RESULT_MAX = 16_384
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

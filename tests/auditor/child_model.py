@@ -11,6 +11,7 @@ from tests.auditor.artifact_model import ARTIFACT_TYPES, next_artifact
 from tests.auditor.call_model import is_reserved, next_call, unknown_call
 from tests.auditor.decoding import Rejection, Row, child_key_of, run_key_of
 from tests.auditor.message_model import is_too_long, next_turn, turn_name
+from tests.auditor.point_model import is_kept, next_checkpoint, next_snapshot
 from tests.auditor.run_model import RunModel
 from tests.auditor.step_model import expired_step, is_recorded, next_step
 
@@ -59,6 +60,9 @@ class ChildModel(RunModel):
         if kind in ARTIFACT_TYPES:
             name = child_key_of(parent, "a", fields["artifact_id"])
             return parent, name, next_artifact(self.children.get(name), row, run, kind, envelope, fields, self.now)
+        if is_kept(kind, fields):
+            name = child_key_of(parent, "k", fields["operation"])
+            return parent, name, next_checkpoint(self.children.get(name), row, run, fields, self.now)
         if kind in AGENT_TYPES:
             name = child_key_of(key, "g", agent_named(kind, envelope, fields))
             return key, name, next_agent(self.children.get(name), row, kind, envelope, fields, self.now)
@@ -72,6 +76,12 @@ class ChildModel(RunModel):
         """Return the next turn, after the keys of its session and of itself."""
         turn = next_turn(row, envelope, fields, self.now)
         return key, child_key_of(key, "m", turn_name(turn["turn"])), turn
+
+    def keep_snapshot(self, key: bytes, row: Row, snapshot: Row) -> None:
+        """Keep a snapshot's content in the row of its session's last ones."""
+        if snapshot["encoding"] == "full":
+            name = child_key_of(key, "h", "")
+            self.keep_child(key, key, name, next_snapshot(self.children.get(name), row, snapshot, self.now))
 
     def needs_order(self, kind: str, envelope: Row, fields: Row) -> bool:
         """Tell whether an event is of a child that a replayed event cannot change."""

@@ -272,6 +272,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "turns": 0,
         "agents": {},
         "shared_results": 0,
+        "transactions": [],  # open ones: id, when it began, agent
         "open_runs": [],  # their keys, in the order in which they began
     }
 

@@ -234,6 +234,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         **details: Any,
     ) -> None:
         """Move a session to a state: audit line, clean-up request, counters."""
+        for one in [*row["transactions"]] if state == "Terminated" else ():
+            self.end_transaction(row, one, "txn_rolled_back", "session_ended")
         before, row["state"], row["entered_at"] = row["state"], state, self.now
         is_kept = state == "Paused" or (before == "Paused" and state == "Active")
         if is_waiting(row) and state == "Error":
@@ -262,6 +264,15 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             self.end_migration(key, row, "session_ended")
         elif number == "T05" and open_one is not None and open_one["step"] == "prepared":
             self.end_migration(key, row, "session_resumed")
+
+    def end_transaction(self, row: Row, one: tuple[str, int, str], event_type: str, code: str) -> None:
+        """Take a transaction from the open ones, if it is one, with its audit line."""
+        row["transactions"] = [each for each in row["transactions"] if each[0] != one[0]]
+        row["audit_seq"] += 1
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        self.add_audit(
+            row, kind="transaction", event_type=event_type, reason_code=code, transaction_id=one[0], **states
+        )
 
     def ask_again(self, key: bytes, row: Row) -> None:
         """Ask again for what is open; the line comes before the requests."""

@@ -8,6 +8,7 @@ from tests.auditor.decoding import (
     Rejection,
     Row,
     begun_rules,
+    child_key_of,
     key_parts,
     new_row,
     partition_of,
@@ -16,6 +17,7 @@ from tests.auditor.decoding import (
 from tests.auditor.migration_model import MIGRATION_TYPES, is_fenced_again, is_prepared
 from tests.auditor.pause_model import PauseModel
 from tests.auditor.people_model import by_operator, is_unheard
+from tests.auditor.point_model import check_transaction, check_version, overdue, restored
 from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
     DEFAULTS,
@@ -337,13 +339,40 @@ class PartitionOracle(PauseModel):
             case "session_terminated":
                 self.terminate_session(key, row, fields)
             case "state_updated":
-                if fields["base_version"] != row["version"] or fields["new_version"] != row["version"] + 1:
-                    raise Rejection("version_conflict")
+                check_version(row, fields)
                 row["version"], row["state_json"] = row["version"] + 1, fields["state_json"]
                 row["phase"] = "waiting" if is_waiting(row) else "processing"
             case "snapshot_created":
                 self.take_snapshot(row, fields["snapshot"])
+                self.keep_snapshot(key, row, fields["snapshot"])
+            case "session_rolled_back":
+                self.roll_back(key, row, fields)
+            case "txn_begun" | "txn_committed" | "txn_rolled_back":
+                self.move_transaction(row, kind, envelope, fields)
             case "resources_released":
                 self.confirm_release(row, fields)
             case "requests_repeated":
                 self.ask_again(key, row)
+
+    def roll_back(self, key: bytes, row: Row, fields: Row) -> None:
+        """Make the content of an older snapshot the next version, or raise `Rejection`."""
+        row["state_json"] = restored(row, self.children.get(child_key_of(key, "h", "")), fields)
+        row["version"] += 1
+        row["phase"] = "waiting" if is_waiting(row) else "processing"
+        row["audit_seq"] += 1
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        details = {"event_type": "session_rolled_back", "snapshot_id": fields["snapshot_id"]}
+        self.add_audit(row, kind="rollback", reason_code="rolled_back", **details, **states)
+
+    def move_transaction(self, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+        """Begin or end a transaction, or raise `Rejection`; those whose time is over end first."""
+        check_transaction(row, kind, fields, self.now)
+        for late in overdue(row, self.now):
+            self.end_transaction(row, late, "txn_rolled_back", "expired")
+        one = fields["transaction_id"], self.now, envelope["agent_id"]
+        if kind == "txn_committed":
+            row["version"], row["state_json"] = row["version"] + 1, fields["state_json"]
+            row["phase"] = "waiting" if is_waiting(row) else "processing"
+        self.end_transaction(row, one, kind, kind.removeprefix("txn_"))
+        if kind == "txn_begun":
+            row["transactions"].append(one)

@@ -49,12 +49,15 @@ NEXT_PHASES = {
 }
 PROCESSOR_TYPES = ("session_timed_out", "session_archived", "tool_call_unknown")
 COMPLETIONS = ("tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded")
-# Legal in Active only; except for state_updated they only count as work.
+# Legal in Active only; except for the content's they only count as work.
 ACTIVE_TYPES = frozenset(
     {
         "session_activity",
         "progress_reported",
         "state_updated",
+        "txn_begun",
+        "txn_committed",
+        "txn_rolled_back",
         "run_queued",
         "run_rejected",
         "run_started",
@@ -173,6 +176,7 @@ def is_legal(state: str, kind: str) -> bool:
         "session_start_failed": ("Idle",),
         "session_paused": ("Active", "Paused"),  # the second by operators only
         "session_errored": ("Active",),
+        "session_rolled_back": ("Active",),
         "session_resumed": ("Paused", "Timeout"),
         "session_recovered": ("Error",),
         "session_terminated": ("Active", "Paused", "Error"),

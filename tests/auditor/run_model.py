@@ -6,6 +6,7 @@ from tests.auditor.artifact_model import DELETIONS
 from tests.auditor.call_model import is_reserved
 from tests.auditor.decoding import LogEntry, Rejection, Row, run_key_of
 from tests.auditor.people_model import is_unheard
+from tests.auditor.point_model import TXN_TYPES
 from tests.auditor.quota_model import QuotaModel
 from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS, TOMBSTONE_MS
 
@@ -15,7 +16,8 @@ SILENCE_MS = DAY_MS
 READABLE_MS = 30 * DAY_MS
 OPEN_MAX = 64
 # Types that can name a run; the others are about the session itself.
-RUN_TYPES = (ACTIVE_TYPES | {*COMPLETIONS, "checkpoint_saved"}) - {"state_updated", "session_activity"}
+_OF_SESSION = {"state_updated", "session_activity", *TXN_TYPES}
+RUN_TYPES = (ACTIVE_TYPES | {*COMPLETIONS, "checkpoint_saved"}) - _OF_SESSION
 # Those of a task that any process may send.
 ANY_WORKERS = {*COMPLETIONS, *DELETIONS, "run_cancelled", "run_paused", "run_resumed"}
 OWN_TYPES = {kind for kind in ACTIVE_TYPES if kind.startswith(("run_", "plan_"))}

@@ -55,11 +55,11 @@ def _started(step: Row | None, run: Row, envelope: Row, fields: Row, now: int) -
         raise Rejection("illegal_transition")
     if fields["attempt"] != (1 if step is None else step["attempt"] + 1):
         raise Rejection("invalid_value")
-    if step is not None and step["state"] == "failed" and envelope["actor"] is None and not is_retryable(step["error"]):
-        raise Rejection("not_retryable")
     limit = fields.get("limit_ms")
     if limit is not None and not 1 <= limit <= LIMIT_MAX_MS:
         raise Rejection("invalid_value")
+    if step is not None and step["state"] == "failed" and envelope["actor"] is None and not is_retryable(step["error"]):
+        raise Rejection("not_retryable")
     begun = {"step_id": envelope["step_id"], "attempt": fields["attempt"], "input_json": fields["input_json"]}
     begun |= {"state": "running"}
     if limit is not None:

@@ -33,6 +33,7 @@ SAME_OF_CHILDREN = {
         *("agent_id", "role", "service_id", "registered_at", "updated_at", "snapshot_id", "shared_seen"),
         *("current_task", "completed_tasks", "shared", "handover"),
     ),
+    "CheckpointState": ("run_id", "operation", "saved"),
     "EndedToolCall": (*_OF_CALLS, "state", "entered_at", "error", "resolved_by", "result_json", "artifact_id"),
 }
 
@@ -67,6 +68,7 @@ def _session_summary(key: bytes, row: Row) -> Row:
         **{name: row[name] for name in ("holder_epoch", "question", "answers", "hold", "exchanges", "turn_by")},
         "agents": [*row["agents"].values()],
         "shared_results": row["shared_results"],
+        "transactions": row["transactions"],
         "producers": ledger_summary(row["producers"]),
     }
     names["open_runs"] = [name[len(key) + 1 : -1].decode() for name in row["open_runs"]]
@@ -100,6 +102,8 @@ def found_row(kind: str, fields: Row) -> Row:
         return {"kind": kind, "expires_at": -(-fields["expires_at"] // DAY_MS) * DAY_MS}
     if kind == "AgentState":
         return {"kind": kind, **agent_summary(fields)}
+    if kind == "CheckpointState":
+        return {"kind": kind, **checkpoint_summary(fields)}
     if kind in SAME_OF_CHILDREN:
         return {"kind": kind, **{name: fields[name] for name in SAME_OF_CHILDREN[kind]}}
     ledger = {
@@ -119,6 +123,7 @@ def found_row(kind: str, fields: Row) -> Row:
         **{name: fields.get(name, 0) for name in ("exchanges", "turn_by")},
         "agents": [tuple(agent.values()) for agent in fields.get("agents", ())],
         "shared_results": fields.get("shared_results", 0),
+        "transactions": [tuple(each.values()) for each in fields.get("transactions", ())],
         "open_runs": [run["run_id"] for run in fields.get("open_runs", ())],
         "producers": ledger,
         "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},
@@ -136,6 +141,11 @@ def agent_summary(fields: Row) -> Row:
         "shared": {key: tuple(rest) for key, *rest in shared},
         "handover": handover if handover is None else _values_of(handover),
     }
+
+
+def checkpoint_summary(fields: Row) -> Row:
+    """Return an operation's checkpoints of the table in the oracle's form."""
+    return {**{name: fields[name] for name in ("run_id", "operation")}, "saved": [*map(_values_of, fields["saved"])]}
 
 
 def _values_of(record: Any) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from sessionary.schemas.records import SessionState
 from tests.core.migration_moves import draw_migration_step
 from tests.core.oracle_rig import OracleRig
 from tests.core.people_moves import draw_actor, draw_answers, draw_operator_event, draw_question, operator_of
-from tests.core.run_moves import draw_agent_event
+from tests.core.run_moves import RUN_IDS, draw_agent_event, draw_point_event
 from tests.support.event_factory import EventFactory
 
 
@@ -37,6 +37,18 @@ class MovesOfOthers:
         agent = self.pick_active_agent()
         move = draw_agent_event(self.rng, agent.key, self.rig.fold.rows.get)
         self.send(agent, move.event_type, move.fields)
+
+    def send_point_event(self) -> None:
+        """Send events of transactions, a checkpoint with data, or a rollback to a snapshot."""
+        agent = self.pick_active_agent()
+        for _ in range(self.rng.randint(1, 3)):
+            row = self.row_of(agent)
+            if row is None:
+                return
+            move = draw_point_event(self.rng, row)
+            run_id = self.rng.choice((None, *RUN_IDS)) if move.event_type == "checkpoint_saved" else None
+            service = {"service_id": "other"} if self.rng.random() < 0.03 else {}
+            self.send(agent, move.event_type, move.fields, run_id=run_id, **service)
 
     def migrate_session(self) -> None:
         """Send some steps of a migration: mostly the next ones, by the service that may."""

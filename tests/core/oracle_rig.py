@@ -7,6 +7,7 @@ from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import (
     AgentState,
     ArtifactState,
+    CheckpointState,
     EndedToolCall,
     FinishedRun,
     MessageState,
@@ -28,7 +29,15 @@ from sessionary.stream_processors.core.tombstones import ChunkSizes, hash_key, k
 from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of, run_grave_hashes
 from tests.auditor.oracle import Oracle, find_differences
 from tests.auditor.people_model import people_of
-from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, agent_summary, found_row, run_kind, wanted_rows
+from tests.auditor.table_rows import (
+    SAME_OF_CHILDREN,
+    SAME_OF_RUNS,
+    agent_summary,
+    checkpoint_summary,
+    found_row,
+    run_kind,
+    wanted_rows,
+)
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.judges import JUDGE, STREAMS
 from tests.support.second_rules import SECOND_RULES
@@ -38,7 +47,9 @@ from tests.support.signing import KEYS, Headers, with_signature
 SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2), keys=KEYS)
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
-ChildRow = StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState | MessageState | AgentState
+ChildRow = (
+    StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState | MessageState | AgentState | CheckpointState
+)
 SkipType = Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]
 FIRST_POSITION = Position(0, 0, 0, 0, 0)
 # Other rules begin with the first record that says so.
@@ -61,6 +72,7 @@ def oracle_row(state: SessionState) -> Row:
         "turns": state.turns,
         "agents": {agent.agent_id: tuple(agent) for agent in state.agents},
         "shared_results": state.shared_results,
+        "transactions": [tuple(each) for each in state.transactions],
         "audit_seq": state.audit_seq,
         "open_runs": [run_key(state.tenant_id, state.session_id, run.run_id) for run in state.open_runs],
         "limits": state.limits._asdict(),
@@ -119,6 +131,8 @@ def child_row(row: ChildRow) -> Row:
     kind, fields = type(row).__name__, row._asdict()
     if kind == "AgentState":
         return {"kind": kind, **agent_summary(fields)}
+    if kind == "CheckpointState":
+        return {"kind": kind, **checkpoint_summary(fields)}
     error = fields.get("error")
     fields |= {"kind": kind, "error": error and error._asdict()}
     return {name: fields[name] for name in ("kind", *SAME_OF_CHILDREN[kind])}

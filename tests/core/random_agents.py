@@ -191,6 +191,7 @@ class RandomAgents(MovesOfOthers):
             (40 if self.rig.oracle.rules >= 2 else 0, self.send_child_event),
             (6 if self.rig.oracle.rules >= 2 else 0, self.send_child_story),
             (8 if self.rig.oracle.rules >= 2 else 0, self.send_agent_event),
+            (12 if self.rig.oracle.rules >= 2 else 0, self.send_point_event),
         ]
 
     def pick_agent(self) -> EventFactory:

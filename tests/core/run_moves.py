@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.ids import SessionKey, agent_key, artifact_key, call_key, run_key, step_key
+from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ErrorInfo
+from tests.support.event_factory import snapshot
 
 WORK = ["session_activity", "progress_reported", "message_appended", "usage_recorded", "tool_call_succeeded"]
 ERRORS = [ErrorInfo(kind, "e", "e") for kind in ("retryable", "retryable", "retryable", "fatal", "UNKNOWN")]
@@ -170,6 +172,31 @@ def draw_agent_event(rng: Random, key: SessionKey, row_of: Callable[[bytes], Any
         "shared_key": rng.choice((None, None, None, "report")),
     }
     return ChildMove("agent_task_updated", updated, {})
+
+
+def draw_point_event(rng: Random, row: SessionState) -> ChildMove:
+    """Return a checkpoint, snapshot, rollback or step of a transaction; `row`: the session."""
+    kind = rng.choice(("checkpoint_saved", "snapshot_created", "session_rolled_back", *["txn"] * 4))
+    base = row.version + rng.choice((0, 0, 0, 0, 1, -1))
+    versions = {"base_version": base, "new_version": base + rng.choice((1, 1, 1, 1, 2))}
+    if kind == "checkpoint_saved":
+        data = rng.choice(("[1]", LONG, '"' + "x" * 60_000 + '"', None))
+        fields = {"checkpoint_id": f"c{rng.randrange(10**6)}", "operation": rng.choice(("parse", "write"))}
+        return ChildMove(kind, {**fields, "data_json": data, "processed_count": rng.choice((None, 5))}, {})
+    if kind == "snapshot_created":
+        return ChildMove(kind, {"snapshot": snapshot(f"s{rng.randrange(6)}", rng.choice(("{}", '{"a": 1}')))}, {})
+    if kind == "session_rolled_back":
+        target = rng.choice((row.snapshot.snapshot_id, *(f"s{number}" for number in range(6))))
+        return ChildMove(kind, {"snapshot_id": target, **versions, "reason": rng.choice((None, "a mistake"))}, {})
+    open_ones = [each.transaction_id for each in row.transactions]
+    if not open_ones or rng.random() < 0.4:
+        return ChildMove(
+            "txn_begun", {"transaction_id": rng.choice(("", *(f"t{rng.randrange(99)}" for _ in "123456")))}, {}
+        )
+    name = {"transaction_id": rng.choice((*open_ones, *open_ones, "t0"))}
+    if rng.random() < 0.3:
+        return ChildMove("txn_rolled_back", {**name, "reason": rng.choice((None, "no"))}, {})
+    return ChildMove("txn_committed", {**name, **versions, "state_json": rng.choice(("{}", '{"b": 2}'))}, {})
 
 
 def draw_step_event(rng: Random, run: bytes, row_of: Callable[[bytes], Any]) -> tuple[str, dict[str, Any]]:

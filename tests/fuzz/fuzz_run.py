@@ -15,6 +15,7 @@ from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import (
     AgentState,
     ArtifactState,
+    CheckpointState,
     EndedToolCall,
     MessageState,
     SessionState,
@@ -86,6 +87,7 @@ _CHILDREN = (
     ArtifactState,
     MessageState,
     AgentState,
+    CheckpointState,
 )  # these are never due: they vanish with their parent
 HEADER_BYTES = 32  # more than a row's deadline takes as a header
 

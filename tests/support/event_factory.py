@@ -52,6 +52,8 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "updating_at": None,
         "persisting_at": None,
     },
+    "txn_committed": {"base_version": 1, "new_version": 2, "state_json": '{"step": 1}'},
+    "session_rolled_back": {"snapshot_id": "first", "base_version": 1, "new_version": 2},
     "run_completed": {"duration_ms": None},
     "run_resumed": {"reason": None},
     "run_failed": {"reason": None},

@@ -125,6 +125,7 @@ from sessionary.producers.session.session import (
     SessionMigration,
     SessionRecords,
 )
+from sessionary.producers.session.transaction import Transaction
 from sessionary.producers.session.turn import Turn
 from sessionary.producers.verdicts.notifications import (
     OnFenced,
@@ -320,6 +321,7 @@ __all__ = [
     "ToolCallInProgress",
     "ToolCallOverdue",
     "ToolCallUnresolved",
+    "Transaction",
     "Turn",
     "Unavailable",
     "UnreadableRequest",

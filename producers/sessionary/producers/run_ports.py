@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 from sessionary.schemas.types import (
     Answer,
     Checkpoint,
+    CheckpointKind,
     DataClass,
     ErrorInfo,
     Limits,
@@ -89,6 +90,20 @@ class ExecutionView(NamedTuple):
 
     runs: Sequence[RunAtWork]
     tool_calls: Sequence[CallView]
+
+
+class CheckpointView(NamedTuple):
+    """A checkpoint with data as the processor has committed it."""
+
+    operation: str
+    checkpoint_id: str
+    at_ms: int  # Log time
+    kind: CheckpointKind | None
+    stage: str | None
+    processed_count: int | None  # Items done
+    last_item_id: str | None  # The last one done
+    bytes_written: int | None
+    data_json: str | None  # None in a list of all operations
 
 
 class ArtifactView(NamedTuple):
@@ -206,6 +221,15 @@ class RunReads(Protocol):
         """Return the artifacts of a run in the order of their creation; none of an unknown run.
 
         `run_id`: None for those that belong to the session.
+        """
+        ...
+
+    def fetch_checkpoints(
+        self, session_id: str, run_id: str | None, operation: str | None, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[CheckpointView]:
+        """Return the checkpoints of a run that have data, the oldest first; none of an unknown run.
+
+        `run_id`: None for those of the session; `operation`: None for all, without data.
         """
         ...
 

@@ -126,6 +126,8 @@ AuditKind = Literal[
     "quota",
     "repeat",
     "state_hash",
+    "transaction",
+    "rollback",
 ]
 """The kind of fact that an audit record reports."""
 
@@ -192,6 +194,9 @@ RejectionReason = Literal[
     "task_done",
     "bad_signature",
     "task_taken_over",
+    "too_many_transactions",
+    "unknown_transaction",
+    "unknown_snapshot",
 ]
 """The reason of a rejection; the only list of reasons."""
 

@@ -68,6 +68,16 @@ def artifact_key(parent: bytes, artifact_id: str) -> bytes:
     return child_key(parent, b"a", artifact_id)
 
 
+def checkpoint_key(parent: bytes, operation: str) -> bytes:
+    """Return the key of the row of an operation's checkpoints; `parent` is as in `call_key`."""
+    return child_key(parent, b"k", operation)
+
+
+def snapshots_key(session: bytes) -> bytes:
+    """Return the key of the row of a session's last snapshots; `session` is the session's key."""
+    return child_key(session, b"h", "")
+
+
 def agent_key(session: bytes, agent_id: str) -> bytes:
     """Return the key of the row of a session's agent; `session` is the session's key."""
     return child_key(session, b"g", agent_id)

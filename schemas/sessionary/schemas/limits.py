@@ -49,7 +49,9 @@ TEXTS: Final = frozenset(
 )
 CONTENTS: Final = frozenset({"content", "output_text", "text"})  # and every field that ends in `_json`
 # They go into the session's row, whose size is limited (`state_too_large`).
-ROW_CONTENTS: Final = frozenset({"Snapshot.state_json", "Snapshot.context", "StateUpdated.state_json"})
+ROW_CONTENTS: Final = frozenset(
+    {"Snapshot.state_json", "Snapshot.context", "StateUpdated.state_json", "TxnCommitted.state_json"}
+)
 ITEMS_MAX: Final = 1_024  # of a list or a map
 NUMBER_MAX: Final = 10**15  # of a count, a size, a cost or a duration; thousands of them sum up within 64 bits
 # Times are the agent's own, and are never judged. `Limits` has a separate check.
@@ -68,6 +70,10 @@ def with_defaults(limits: Limits) -> SessionLimits:
 MODEL_LIMIT: Final = "model_limit"  # the code of the error of a step, or a call of a model, over its limit
 CONVERSATION_TURNS_MAX: Final = 200  # of a session that have a row; a later turn takes that of the oldest
 AGENTS_MAX: Final = 64  # of one session
+CHECKPOINTS_KEPT: Final = 16  # with data, of one operation; and snapshots of a session
+CHECKPOINT_CHARACTERS_MAX: Final = 256 << 10  # of the data of these, except the last one's
+TRANSACTIONS_MAX: Final = 128  # open ones of one session
+TRANSACTION_MS: Final = 3_600_000  # after its begin an open one is rolled back
 RESULT_CHARACTERS_MAX: Final = 16 << 10  # of a result that an agent shares; a longer one is an artifact
 RUNS_OPEN_MAX: Final = 64  # of one session at a time
 CHILDREN_MAX: Final = 10_000  # steps, reserved calls, artifacts and turns of a run, or of a session itself

@@ -312,6 +312,38 @@ class Checkpoint(NamedTuple):
     bytes_written: int | None = None
 
 
+class SavedCheckpoint(NamedTuple):
+    """A checkpoint with its data, or a snapshot with its content.
+
+    Attributes:
+        checkpoint_id: Its id; of a snapshot, the snapshot's.
+        at: Log time of the checkpoint, ms.
+        data_json: Its data as JSON; of a snapshot, the state.
+        kind: The point that the run has reached, if it is one of the usual points.
+        stage: The operation's stage.
+        processed_count: Items done.
+        last_item_id: The last done item.
+        bytes_written: Bytes written.
+    """
+
+    checkpoint_id: str
+    at: int
+    data_json: str
+    kind: CheckpointKind | None = None
+    stage: str | None = None
+    processed_count: int | None = None
+    last_item_id: str | None = None
+    bytes_written: int | None = None
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction on a session's content that is pending."""
+
+    transaction_id: str
+    started_at: int  # Log time of its begin, ms
+    agent_id: str
+
+
 class OpenRun(NamedTuple):
     """A run of a session that has not finished."""
 
@@ -574,6 +606,7 @@ __all__ = [
     "Migration",
     "MigrationStep",
     "OpenRun",
+    "OpenTransaction",
     "PartitionDecision",
     "PauseKind",
     "Phase",
@@ -589,6 +622,7 @@ __all__ = [
     "RunMode",
     "RunQuota",
     "RunStateName",
+    "SavedCheckpoint",
     "SeqRange",
     "SessionAgent",
     "SessionLimits",

@@ -11,6 +11,7 @@ from sessionary.producers.run_ports import (
     AgentViewRead,
     ArtifactView,
     CallView,
+    CheckpointView,
     ExecutionView,
     HandoverView,
     LogPosition,
@@ -69,6 +70,14 @@ class HttpRuns:
         """Return the artifacts of a run in the order of their creation; none of an unknown run."""
         path, about = _path(session_id, run_id, "artifacts"), f"the artifacts of session {session_id}"
         return self._fetch(path, after, timeout_s, parse_artifacts, about) or ()
+
+    def fetch_checkpoints(
+        self, session_id: str, run_id: str | None, operation: str | None, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[CheckpointView]:
+        """Return the checkpoints of a run with data, the oldest first; none of an unknown run."""
+        path, about = _path(session_id, run_id, "checkpoints"), f"the checkpoints of session {session_id}"
+        parameters = {} if operation is None else {"operation": operation}
+        return self._fetch(path, after, timeout_s, parse_checkpoints, about, parameters) or ()
 
     def fetch_messages(
         self, session_id: str, last: int, after: LogPosition | None, timeout_s: float
@@ -133,6 +142,11 @@ def parse_checkpoint(body: dict[str, Any] | None) -> Checkpoint | None:
     if body is None:
         return None
     return Checkpoint(at=body["at_ms"], **{name: body[name] for name in Checkpoint._fields if name != "at"})
+
+
+def parse_checkpoints(body: dict[str, Any]) -> list[CheckpointView]:
+    """Return the checkpoints in the API's JSON. Raises `KeyError`, `TypeError`."""
+    return [CheckpointView(**{name: each[name] for name in CheckpointView._fields}) for each in body["checkpoints"]]
 
 
 def parse_steps(body: dict[str, Any]) -> list[StepView]:

@@ -4,6 +4,7 @@ First the public modules, then their parts:
 
     run_block        `session.run`: one run of a task
     run_items        checkpoints, and lists that a run works through
+    checkpoints      checkpoints with data: saved and loaded
     run_steps        the steps of one run, each recorded
     run_resume       how an interrupted run is resumed
     resume_plan      the work a run has done, and the effect of resuming it

@@ -22,6 +22,7 @@ VALUE_BYTES_MAX = 256 << 10
 # The `VALUE_TYPES`: only a stored value is such an artifact, and no other reference is resolved.
 TOOL_ARGUMENTS, TOOL_RESULT = "tool_arguments", "tool_result"
 STEP_INPUT, STEP_OUTPUT, RUN_RESULT = "step_input", "step_output", "run_result"
+CHECKPOINT_DATA = "checkpoint_data"
 INTERMEDIATE = "intermediate."
 """The type of an artifact that is an intermediate result of a task begins so; its name follows."""
 _SUMMARY_CHARACTERS = 200  # of the JSON's beginning, for people

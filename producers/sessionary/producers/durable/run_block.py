@@ -17,6 +17,7 @@ from sessionary.producers.context.reported_block import ReportedBlock, call_off_
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_metadata
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.checkpoints import find_in_run
 from sessionary.producers.durable.errors import QuotaExceeded, RunNotFound, RunOver, ToolCallUnresolved
 from sessionary.producers.durable.flow import Call, Do, Flow, Wait, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, load_value, store_value
@@ -28,7 +29,7 @@ from sessionary.producers.durable.run_steps import RunSteps
 from sessionary.producers.errors import Invalid, Rejected, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
-from sessionary.producers.run_ports import FINISHED_STATES, LogPosition, RunView
+from sessionary.producers.run_ports import FINISHED_STATES, CheckpointView, LogPosition, RunView
 from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.producers.verdicts.local_checks import check_progress
 from sessionary.schemas.events import (
@@ -162,7 +163,7 @@ class RunStart(NamedTuple):
     """The start of a run: its id, its first event, and the fields of all of its events.
 
     `started` is None for a run that has begun before. With `may_resume`, such a run is resumed. The
-    run waits for its tenant's quota for `quota_wait_s` at most.
+    run waits for its tenant's quota for `quota_wait_s` at most, and goes on from `from_checkpoint`.
     """
 
     run_id: str
@@ -170,6 +171,7 @@ class RunStart(NamedTuple):
     fields: EnvelopeFields
     may_resume: bool = False
     quota_wait_s: float = 0.0
+    from_checkpoint: str | None = None
 
 
 def check_expected(mode: RunMode, expected_ms: int | None, limits: SessionLimits) -> None:
@@ -344,10 +346,17 @@ class Run(ReportedBlock):
 
         A checkpoint is saved after each `every` items, and after the last one. If the run is
         resumed, the list continues after the last checkpoint. Items after that checkpoint are done
-        again, so the work on an item must be safe to repeat. A checkpoint has the place in the
-        list; results of items are the caller's to keep. The list is a step of the run, so it
+        again, so the work on an item must be safe to repeat. The list is a step of the run, so it
         is not begun again once all items are done. Work through one list at a time: a run remembers
         one place.
+
+        Results of items that are appended to `results` are saved with each checkpoint, and a
+        resumed list has them again, so that its `results` are those of an uninterrupted one:
+
+            analyses = run.items(papers)
+            for paper in analyses:
+                analyses.results.append(analyse(paper))
+            run.result = analyses.results
 
         Args:
             items: The same items in the same order on each attempt.
@@ -386,8 +395,8 @@ class Run(ReportedBlock):
         """Record how far the run got, so that it can resume there. Returns the checkpoint's id.
 
         `items` and tools with an effect save checkpoints by themselves. Within the loop over
-        `items`, one without a `processed_count` has the list's place, and names its operation as
-        the stage: a run remembers one checkpoint.
+        `items`, one without a `processed_count` and without data has the list's place, and names
+        its operation as the stage: the run's record has one checkpoint.
 
         Args:
             kind: The point that the run has reached, if it is one of the usual points: `plan_made`,
@@ -397,8 +406,8 @@ class Run(ReportedBlock):
             processed_count: Items done.
             last_item_id: Id of the last item done.
             bytes_written: Bytes written, of an `ArtifactStream` for example.
-            data: Further data, as JSON can hold it. Only the history has it, for people: a resumed
-                run does not get it.
+            data: Further data, as JSON can hold it; `Session.load_checkpoint` returns them in the
+                run's block. The last 16 checkpoints with data of each operation are kept.
 
         Raises as `Session.emit` does.
         """
@@ -555,7 +564,7 @@ class Run(ReportedBlock):
 
     def _enter_judged(self) -> Flow[None]:
         """Resume the run if it has begun before, else begin it; both are judged first."""
-        recorder, (run_id, started, fields, _, wait_s) = self._recorder, self._start
+        recorder, (run_id, started, fields, _, wait_s, from_checkpoint) = self._recorder, self._start
         known = yield from self._read_resumed()
         is_complete = known is not None and known.run.state == "completed"
         if not is_complete and (yield from self._steps.until_answered()):
@@ -563,6 +572,11 @@ class Run(ReportedBlock):
         if known is not None:
             # Before the run is resumed: if this fails, the run waits as before.
             artifact_ids = yield Do(partial(self._read_artifact_ids, known))
+            goes_back_to: CheckpointView | None = None
+            if from_checkpoint is not None:
+                if is_complete:
+                    raise RunOver(run_id, "completed")
+                goes_back_to = yield Do(partial(find_in_run, recorder, run_id, from_checkpoint))
             known = yield from resume_run(recorder, known, fields)
             admitted_s = None
             if recorder.quotas() and known.run.state != "completed":
@@ -575,6 +589,8 @@ class Run(ReportedBlock):
             else:
                 yield from self._ask_again_if_old(admitted_s)
                 yield Do(self._begin)
+                if goes_back_to is not None:
+                    yield Do(partial(self._steps.progress.save_again, goes_back_to))
         elif started is None:
             raise RunNotFound(run_id)
         elif recorder.quotas():

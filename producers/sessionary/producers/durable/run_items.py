@@ -7,9 +7,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.checkpoints import fetch_checkpoints, load_data, send_checkpoint
 from sessionary.producers.durable.flow import Do, Flow, Pause, run_flow, run_flow_async
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid, SessionaryError
+from sessionary.producers.ports import Json
+from sessionary.producers.run_ports import CheckpointView
 from sessionary.schemas.events import CheckpointSaved
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 from sessionary.schemas.types import Checkpoint
@@ -38,6 +41,7 @@ class RunProgress:
 
     def __init__(self, recorder: Recorder, run_id: str) -> None:
         self.last: Checkpoint | None = None  # as the run was resumed
+        self.is_resumed = False
         self.current: ListPosition | None = None  # the list that is worked through
         self.open_list: _OpenList | None = None
         self.recorder = recorder
@@ -56,17 +60,43 @@ class RunProgress:
             return ListPosition(name)
         return ListPosition(name, last.processed_count, last.last_item_id)
 
-    def save_position(self, place: ListPosition) -> None:
+    def read_saved(self, name: str) -> tuple[ListPosition | None, list[Json]]:
+        """Return the place at a list's last checkpoint with data, and its results. Blocks.
+
+        Without such a checkpoint, or if the run is not resumed, the place is None.
+        """
+        if not self.is_resumed:
+            return None, []
+        found = fetch_checkpoints(self.recorder, self._fields.run_id, name)
+        saved = next((each for each in reversed(found) if each.processed_count is not None), None)
+        if saved is None or saved.processed_count is None:
+            return None, []
+        data = load_data(self.recorder, saved)
+        results = data.get("partial_results") if isinstance(data, dict) else None
+        place = ListPosition(name, saved.processed_count, saved.last_item_id)
+        return place, results if isinstance(results, list) else []
+
+    def save_position(self, place: ListPosition, results: list[Json]) -> None:
         """Save how far a list got; returns once the broker has it. Raises as `Session.emit`."""
         saved = CheckpointSaved(str(uuid.uuid4()), place.name, processed_count=place.done, last_item_id=place.item_id)
+        data = {"processed_count": place.done, "partial_results": results, "last_item_id": place.item_id}
+        send_checkpoint(self.recorder, saved, data, self._fields)
+
+    def save_again(self, found: CheckpointView) -> None:
+        """Make an older checkpoint the run's last one: the run goes on from there."""
+        place = found.stage, found.processed_count, found.last_item_id, found.bytes_written, found.data_json, found.kind
+        saved = CheckpointSaved(str(uuid.uuid4()), found.operation, *place)
         self.recorder.send_acknowledged(saved, self._fields)
+        kept = found.kind, found.stage, found.processed_count, found.last_item_id, found.bytes_written
+        self.last = Checkpoint(saved.checkpoint_id, found.operation, found.at_ms, *kept)
 
     def keep_place(self, saved: CheckpointSaved) -> CheckpointSaved:
         """Return a checkpoint with the place in the list that is worked through, if there is one.
 
-        A run has only its last checkpoint: without the place a resumed list would begin again.
+        A run's row has only its last checkpoint: without the place a resumed list would do again
+        what followed the list's own checkpoint. One with data is kept by itself.
         """
-        if self.current is None or saved.processed_count is not None:
+        if self.current is None or saved.processed_count is not None or saved.data_json is not None:
             return saved
         name, done, item_id = self.current
         stage = saved.operation if saved.stage is None else saved.stage
@@ -98,7 +128,8 @@ def border_call(checkpoint: Checkpoint | None) -> tuple[str, str] | None:
 class ListSteps(NamedTuple):
     """Records a list as a step of its run."""
 
-    begin: Callable[[str], Flow[EnvelopeFields | None]]  # None: it was worked through before
+    # The list's name, and how many items its last checkpoint has. None: it was worked through.
+    begin: Callable[[str, int | None], Flow[EnvelopeFields | None]]
     finish: Callable[[str, int, EnvelopeFields], Flow[None]]
 
 
@@ -106,6 +137,11 @@ class RunItems(Generic[T]):
     """The items of a list that are still to be done, made by `Run.items`. Use it once.
 
     For `for` and `async for`; the latter never blocks the event loop.
+
+    Attributes:
+        results: The results of the items so far, as JSON can hold them: append each item's own.
+            They are saved with each checkpoint, and a resumed list begins with those of its
+            checkpoint.
     """
 
     def __init__(
@@ -124,6 +160,7 @@ class RunItems(Generic[T]):
         self._source = source
         self._every = every
         self._item_id = item_id
+        self.results: list[Json] = []
         self._fields = EnvelopeFields()
         self._place = ListPosition(name)
         self._before = progress.place_of(name)  # of an earlier process
@@ -167,9 +204,14 @@ class RunItems(Generic[T]):
     def _begin(self) -> Flow[bool]:
         """Begin the list; return False if it was worked through before."""
         self._check_alone()
-        fields = yield from self._steps.begin(self._place.name)
+        saved, results = yield Do(lambda: self._progress.read_saved(self._place.name))
+        fields = yield from self._steps.begin(self._place.name, None if saved is None else saved.done)
+        self.results += results
         if fields is None:
             return False
+        # A checkpoint that a tool left within the list may be a later one, and has no results.
+        if saved is not None and (results or saved.done >= self._before.done):
+            self._before = saved
         self._fields = fields
         assert self._loop is not None
         self._progress.open_list = _OpenList(self._place.name, self._loop)
@@ -218,8 +260,8 @@ class RunItems(Generic[T]):
         self._progress.current = self._progress.open_list = None
 
     def _save(self) -> Flow[None]:
-        place = self._place
-        yield Do(lambda: self._progress.save_position(place))
+        place, results = self._place, self.results
+        yield Do(lambda: self._progress.save_position(place, results))
         self._saved = place.done
 
     def _after(self, item: T) -> ListPosition:

@@ -1,5 +1,6 @@
 """The steps of one run: each is recorded, and one that succeeded before is not run again."""
 
+import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -38,11 +39,12 @@ class RunSteps:
         self._outside = AttemptCalls(self._ended_calls)  # the steps that are in no other step
         self.progress = RunProgress(recorder, run_id)
         self._finished_lists: set[str] = set()
+        self._done_again: set[str] = set()  # lists of a run that has gone back to a checkpoint of theirs
         self._over: dict[str, dict[str, str]] = {}  # by step: its calls of models that took too long
 
     def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
         """Adopt the processor's records of a run that is resumed."""
-        self.progress.last = checkpoint
+        self.progress.last, self.progress.is_resumed = checkpoint, True
         self._known.update((step.name, step) for step in steps)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
@@ -78,12 +80,20 @@ class RunSteps:
             return step_name
         return item if step_name is None else f"{step_name}/{item}"
 
-    def begin_list(self, name: str) -> Flow[EnvelopeFields | None]:
-        """Begin a list as a step; None if it was worked through. Raises as `Run.items` does."""
+    def begin_list(self, name: str, saved: int | None) -> Flow[EnvelopeFields | None]:
+        """Begin a list as a step; None if it was worked through. Raises as `Run.items` does.
+
+        `saved`: the items that its last checkpoint has. If these are fewer than the step's, the run
+        has gone back to that checkpoint, and works through the rest again.
+        """
         if name in self._finished_lists:
             raise Invalid("invalid_value", f"the list {name!r} was worked through: give each list a name of its own")
         known = self._known.get(name)
         if known is not None and known.state in DONE_STATES:
+            known = yield from self._with_output(known)
+            if not self.is_over and saved is not None and saved < _items_in(known):
+                self._done_again.add(name)
+                return EnvelopeFields(run_id=self._run_id)
             yield from self._skip(known, None)
             self._finished_lists.add(name)
             return None
@@ -95,6 +105,9 @@ class RunSteps:
 
     def finish_list(self, name: str, count: int, fields: EnvelopeFields) -> Flow[None]:
         """Record that a list was worked through. Raises as `Run.items` does."""
+        if name in self._done_again:
+            self._finished_lists.add(name)
+            return
         attempt = self._known[name].attempt
         done = StepSucceeded(name, attempt, f'{{"items":{count}}}')
         yield from self._send(lambda: self._recorder.send_acknowledged(done, fields))
@@ -195,9 +208,7 @@ class RunSteps:
 
     def _skip(self, known: StepView, given: Mapping[str, Any] | None) -> Flow[Any]:
         """Return the stored output of a step; `given`: its input now, None of a list."""
-        if known.state == "succeeded" and known.output_json is None:
-            known = yield Do(lambda: self._fetch(known.name))
-            self._known[known.name] = known
+        known = yield from self._with_output(known)
         if given is not None:
             _check_same_input(known, given)
         if not self.is_over:
@@ -208,6 +219,12 @@ class RunSteps:
             yield from self._send(lambda: self._recorder.send(skipped, EnvelopeFields(run_id=self._run_id)))
         output = yield Do(lambda: load_value(self._recorder.artifacts, known.output_json))
         return output
+
+    def _with_output(self, known: StepView) -> Flow[StepView]:
+        if known.state == "succeeded" and known.output_json is None:
+            known = yield Do(lambda: self._fetch(known.name))
+            self._known[known.name] = known
+        return known
 
     def _input_of(self, given: Mapping[str, Any], fields: EnvelopeFields) -> str | None:
         """Return a step's input as its event has it; None if JSON cannot hold it."""
@@ -245,6 +262,13 @@ class RunSteps:
 
 def _call(function: Callable[[], Any], late: ModelTimeout | None) -> Flow[Any]:
     return (yield Call(function, late))
+
+
+def _items_in(known: StepView) -> int:
+    """Return how many items a list had that was worked through."""
+    output = json.loads(known.output_json or "{}")
+    items = output.get("items") if isinstance(output, dict) else None
+    return items if isinstance(items, int) else 0
 
 
 def _check_same_input(known: StepView, given: Mapping[str, Any]) -> None:

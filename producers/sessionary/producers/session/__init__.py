@@ -9,6 +9,8 @@ In the order in which one reads them:
     core            the core: view, heartbeats, sending of events, adoption of answers
     lifecycle       start, pause, resume, error, end
     verdicts        waiting for a verdict; ending a session although one is awaited
+    checkpoints     checkpoints with data: saved and loaded
+    transaction     a transaction on the content; rollback of the session to a snapshot
     updates         updates of the content, snapshots, and the agents that share the session
     decisions       records decisions, and makes them the cause of what follows
     runs            runs, and tasks for workers; reads the processor's records

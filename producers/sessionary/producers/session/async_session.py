@@ -35,12 +35,14 @@ from sessionary.producers.session.async_opening import (
     hand_over,
     run_session_flow_async,
 )
+from sessionary.producers.session.checkpoints import Checkpoints
 from sessionary.producers.session.conversation import LAST_DEFAULT, Questions, Turns
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.decisions import Decision, ModelUse, record_decision
 from sessionary.producers.session.lifecycle import Lifecycle
 from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, MigrationResult
 from sessionary.producers.session.runs import RecordedReads, Runs
+from sessionary.producers.session.transaction import Transaction, roll_back_session
 from sessionary.producers.session.turn import Turn
 from sessionary.producers.session.updates import AgentGroup, Updates
 from sessionary.producers.session.view import parsed_state
@@ -638,6 +640,114 @@ class AsyncSession(OpenedLater):
         """
         return await hand_over(self.core, Updates(self.core).snapshot, metadata)
 
+    async def rollback(self, to: str, *, reason: str | None = None, **metadata: Unpack[EventMetadata]) -> int:
+        """Go back to the content of an older snapshot, as a new version. Waits until the verdict.
+
+        History is not erased: the versions between stay in it. The processor takes the content from
+        its own record. It keeps the last 16 snapshots that `snapshot` has recorded (fewer if their
+        contents together exceed 256 Ki characters), and the head of the chain.
+
+            before = await session.snapshot()
+            await session.update_state(plan)
+            await session.rollback(before)  # `session.state` is the content of the snapshot
+
+        Args:
+            to: The snapshot's id.
+            reason: Why, for people.
+            metadata: As in `emit`.
+
+        Returns:
+            The version of the content.
+
+        Raises:
+            Rejected: `unknown_snapshot`: the session keeps no such snapshot; `not_owner`.
+            VersionConflict: Another process updated the content first; `state` has it now.
+            NotAllowed: The session is not Active.
+
+        Otherwise raises as `sync` and `emit` do.
+        """
+        return await asyncio.to_thread(roll_back_session, self.core, to, reason, metadata)
+
+    def transaction(self, **metadata: Unpack[EventMetadata]) -> Transaction:
+        """Return a transaction on the content, for use in `async with`: all its changes, or none.
+
+            async with session.transaction() as pending:
+                pending["balance"] = pending["balance"] - 10
+                pending["paid"] = True
+
+        Entering reads the processor's content; `pending` is a copy, which is not shared. Readers
+        have the committed content until the block ends. Then the pending values are committed as
+        the next version, unless the content has changed since: no update is overwritten. A block
+        that is left by an exception rolls the transaction back.
+
+        An open transaction is part of the session's record, with its begin. It ends with its
+        session, and an hour after its begin. A session has at most 128 open ones.
+
+        Args:
+            metadata: As in `emit`; of the events that begin and end the transaction.
+
+        Entering the block raises `Rejected` with `too_many_transactions` or `not_member`, and
+        `NotAllowed` if the session is not Active. Leaving it raises:
+            VersionConflict: The content has changed since the begin; the error and `state` have it
+                now. Nothing was changed: repeat the block.
+            Rejected: `unknown_transaction`: it is over; or another reason.
+            Invalid: JSON cannot hold the pending values, or they are too large.
+            Unavailable: The verdict is not known: `sync` shows whether the values were committed.
+
+        Otherwise raises as `sync` and `emit` do.
+        """
+        return Transaction(self.core, metadata)
+
+    async def save_checkpoint(
+        self, operation: str, data: Json, *, stage: str | None = None, **metadata: Unpack[EventMetadata]
+    ) -> str:
+        """Save how far an operation got, with the data to continue from; wait until Kafka has it.
+
+            await session.save_checkpoint("import", {"processed": 70, "partial_results": results})
+
+        In the block of a run the checkpoint is the run's, else the session's. The last 16 of each
+        operation are kept, fewer if their data together exceed 256 Ki characters, as long as the
+        session or the run. Data of more than 256 KiB are stored as an artifact.
+
+        Args:
+            operation: The operation's name.
+            data: What JSON can hold.
+            stage: The operation's stage, for people and queries.
+            metadata: As in `emit`.
+
+        Returns:
+            The checkpoint's id.
+
+        Raises:
+            Invalid: JSON cannot hold the data, or the operation has no name.
+            ResultTooLarge: The data fit into no event, and the client has no library.
+            Unavailable: The broker has not acknowledged the checkpoint.
+
+        Otherwise raises as `emit` does.
+        """
+        return await asyncio.to_thread(Checkpoints(self.core).save, operation, data, stage, metadata)
+
+    async def load_checkpoint(self, operation: str, checkpoint_id: str | None = None) -> Json:
+        """Return the data of an operation's last checkpoint; None if there is none.
+
+            done = await session.load_checkpoint("import") or {"processed": 0}
+
+        In the block of a run it is the run's checkpoint, else the session's; never that of another
+        session. Waits until the processor has judged this client's events.
+
+        Args:
+            operation: The operation's name.
+            checkpoint_id: An older checkpoint instead of the last one.
+
+        Raises:
+            Invalid: The operation has no such checkpoint, or does not keep it any more.
+            SettingsError: The data are an artifact, and the client has no library.
+            ArtifactMissing: The library has no such data.
+
+        Otherwise raises as `sync` does.
+        """
+        return await asyncio.to_thread(Checkpoints(self.core).load, operation, checkpoint_id)
+
     def turn(self, **metadata: Unpack[EventMetadata]) -> Turn:
         """Return a turn, one exchange with the session's user, for use in `async with`.
 
@@ -783,7 +893,9 @@ class AsyncSession(OpenedLater):
         given = input, plan, prompt_versions or {}
         return Runs(self.core).run(task_type, mode, expected_ms, given, resume, quota_wait_s, metadata)
 
-    def resume_run(self, run_id: str, /, **metadata: Unpack[EventMetadata]) -> Run:
+    def resume_run(
+        self, run_id: str, /, *, from_checkpoint: str | None = None, **metadata: Unpack[EventMetadata]
+    ) -> Run:
         """Return a run of this session that has begun before, resumed, for use in `async with`.
 
             async with session.resume_run("report-7") as run:
@@ -794,16 +906,21 @@ class AsyncSession(OpenedLater):
 
         Args:
             run_id: The run's id.
+            from_checkpoint: Id of one of the run's checkpoints with data, which becomes its last
+                one again: the list of `Run.items`, or `load_checkpoint`, goes on from there. Steps
+                that succeeded, and tools' recorded calls, are not repeated.
             metadata: As in `emit`, of the run's own events. `actor`: a person who resumes a run
                 although it has failed for good.
 
         Entering the block raises:
             RunNotFound: There is no such run.
-            RunOver: The run has failed for good, or was cancelled.
+            RunOver: The run has failed for good, or was cancelled; or it is complete, and is to go
+                back to a checkpoint.
+            Invalid: The run keeps no such checkpoint.
             ToolCallUnresolved: A tool call may have taken effect; a person must decide.
             Rejected: The processor does not resume the run; else as `sync` and `emit`.
         """
-        return Runs(self.core).resume_run(run_id, metadata)
+        return Runs(self.core).resume_run(run_id, from_checkpoint, metadata)
 
     async def start_task(
         self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **metadata: Unpack[EventMetadata]

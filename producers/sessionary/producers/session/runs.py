@@ -54,9 +54,9 @@ class Runs:
         started = RunStarted(mode, task_type, input_json, plan_json, dict(given[2]))
         return self._new_run(run_id, started, metadata, resume=resume, wait_s=quota_wait_s)
 
-    def resume_run(self, run_id: str, metadata: EventMetadata) -> Run:
+    def resume_run(self, run_id: str, from_checkpoint: str | None, metadata: EventMetadata) -> Run:
         """Return a run that has begun before."""
-        return self._new_run(run_id, None, metadata, resume=True)
+        return self._new_run(run_id, None, metadata, resume=True, from_checkpoint=from_checkpoint)
 
     def start_task(self, task_type: str, given: Json, timeout_s: float, metadata: EventMetadata) -> Flow[str]:
         """Ask the workers for a task; return its id once Kafka has the request.
@@ -107,6 +107,7 @@ class Runs:
         *,
         resume: bool,
         wait_s: float | None = None,
+        from_checkpoint: str | None = None,
     ) -> Run:
         core = self._core
         core.view.require_held()
@@ -116,7 +117,9 @@ class Runs:
             core.services.heartbeats, core.beats.send_run_beat, lambda: core.emitter.last_seq, recorder.waits.now_s
         )
         wait_s = core.services.quota_wait_s if wait_s is None else wait_s
-        return Run(core.call_reporter(), recorder, RunStart(run_id, started, fields, resume, wait_s), beats)
+        return Run(
+            core.call_reporter(), recorder, RunStart(run_id, started, fields, resume, wait_s, from_checkpoint), beats
+        )
 
     def _wait_task(self, task_id: str, asked: PendingVerdict, timeout_s: float) -> None:
         """Wait until Kafka has the request for a task."""

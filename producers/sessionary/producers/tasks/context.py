@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.checkpoints import fetch_checkpoint, load_data
 from sessionary.producers.durable.errors import TaskStopped
 from sessionary.producers.durable.large_values import INTERMEDIATE, ValueKeeper
 from sessionary.producers.durable.run_block import Run
@@ -128,10 +129,14 @@ class TaskSender:
         self._emitter.forget_sequence()
 
 
+_OPERATION = "task"  # of the checkpoints that a task's function saves
+
+
 class TaskContext:
     """The context of a task's function. Its methods are thread-safe, and return at once.
 
-    Only `save_result` and `save_artifact` wait for the store of artifacts. All of them raise
+    Only `save_result` and `save_artifact` wait for the store of artifacts, and `load_checkpoint`
+    for the processor. All of them raise
     `TaskStopped` once the task was cancelled, or is another worker's.
 
     Attributes:
@@ -186,12 +191,24 @@ class TaskContext:
         self.run.record_plan(plan)
 
     def save_checkpoint(self, data: Json, stage: str | None = None) -> str:
-        """Keep a checkpoint in the history, with `data` of at most about 1 MiB; return its id.
+        """Keep a checkpoint with `data` of at most about 1 MiB; return its id.
 
-        Analysts read checkpoints in ClickHouse (`v_checkpoints.data`). For data that other
-        processes of the tenant should read, use `save_result`.
+        `load_checkpoint` returns the data, also in the worker that takes the task over. Analysts
+        read checkpoints in ClickHouse (`v_checkpoints.data`). For data that other processes of the
+        tenant should read, use `save_result`.
         """
-        return self.run.checkpoint(None, "task", stage=stage, data=data)
+        return self.run.checkpoint(None, _OPERATION, stage=stage, data=data)
+
+    def load_checkpoint(self, checkpoint_id: str | None = None) -> Json:
+        """Return the data of the task's last checkpoint; None if there is none. Blocks.
+
+        `checkpoint_id`: an older one instead; the last 16 are kept. Waits until the processor has
+        judged this worker's events of the session. Raises `Invalid` for a checkpoint that is not
+        kept, and as `Session.sync` does.
+        """
+        self._sender.check()
+        recorder = self._sender.core.recorder()
+        return load_data(recorder, fetch_checkpoint(recorder, self.task_id, _OPERATION, checkpoint_id))
 
     def save_result(self, name: str, value: Json) -> "Artifact":
         """Keep an intermediate result, as JSON, in the library of artifacts; the last of each name.

@@ -12,6 +12,7 @@ from sessionary.producers.run_ports import (
     AgentViewRead,
     ArtifactView,
     CallView,
+    CheckpointView,
     ExecutionView,
     FollowedState,
     HandoverView,
@@ -28,6 +29,7 @@ from sessionary.schemas.ids import SessionKey, agent_key, call_key, run_key, ste
 from sessionary.schemas.records import (
     AgentState,
     ArtifactState,
+    CheckpointState,
     EndedToolCall,
     FinishedRun,
     MessageState,
@@ -198,6 +200,27 @@ class MemoryRuns:
             artifacts = [row for row in rows if isinstance(row, ArtifactState)]
             artifacts.sort(key=lambda row: (row.created_at, row.artifact_id))
             return [ArtifactView(*(getattr(row, name) for name in ArtifactView._fields)) for row in artifacts]
+
+    def fetch_checkpoints(
+        self, session_id: str, run_id: str | None, operation: str | None, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[CheckpointView]:
+        """Return the checkpoints of a run with data, the oldest first; none of an unknown run."""
+        with self._ask_log() as log:
+            if run_id is None:
+                log.find_row(session_id)
+            else:
+                log.require_kept(session_id, run_id)
+            rows = log.find_children(session_id, lambda tenant: _parent_key(tenant, session_id, run_id))
+            found = [
+                CheckpointView(
+                    *(row.operation, saved.checkpoint_id, saved.at, *saved[3:]),
+                    data_json=None if operation is None else saved.data_json,
+                )
+                for row in rows
+                if isinstance(row, CheckpointState) and row.operation and operation in (None, row.operation)
+                for saved in row.saved
+            ]
+            return sorted(found, key=lambda each: each.at_ms)
 
     def fetch_messages(
         self, session_id: str, last: int, after: LogPosition | None, timeout_s: float

@@ -14,6 +14,7 @@ from sessionary.producers.errors import BoundReached
 from sessionary.schemas.events import (
     AgentRegistered,
     ArtifactCreated,
+    CheckpointSaved,
     MessageAppended,
     Payload,
     RunCancelled,
@@ -25,9 +26,13 @@ from sessionary.schemas.events import (
 from sessionary.schemas.limits import CHILDREN_MAX, CONVERSATION_TURNS_MAX, RUNS_OPEN_MAX
 
 _ENDS: Final = (RunCompleted, RunFailed, RunCancelled)
-COUNTED: Final = frozenset({AgentRegistered, ArtifactCreated, MessageAppended, StepStarted, ToolCallStarted, *_ENDS})
+COUNTED: Final = frozenset(
+    {AgentRegistered, ArtifactCreated, CheckpointSaved, MessageAppended, StepStarted, ToolCallStarted, *_ENDS}
+)
 """The classes of events that change the counts."""
-VALUE_TYPES: Final = frozenset({"tool_arguments", "tool_result", "step_input", "step_output", "run_result"})
+VALUE_TYPES: Final = frozenset(
+    {"tool_arguments", "tool_result", "step_input", "step_output", "run_result", "checkpoint_data"}
+)
 """The types of artifacts that are only a value of recorded work."""
 # Their work is done, or its verdict is awaited: an error now would have work repeated.
 _NEVER_REFUSED: Final = VALUE_TYPES - {"step_input"}
@@ -117,4 +122,6 @@ def _child_of(payload: Payload, run_id: str | None) -> tuple[str, str] | None:
     if isinstance(payload, ToolCallStarted):
         is_reserved = payload.idem_key and payload.idem_key != payload.tool_call_id
         return ("call", payload.idem_key) if is_reserved else None
+    if isinstance(payload, CheckpointSaved):
+        return None if payload.data_json is None else ("checkpoint", payload.operation)
     return ("agent", payload.agent_id or "") if isinstance(payload, AgentRegistered) else None

@@ -24,6 +24,7 @@ from sessionary.schemas.records import (
     AuditRecord,
     BatchAcknowledged,
     BatchRecord,
+    CheckpointState,
     CleanupRequest,
     EndedToolCall,
     FinishedRun,
@@ -62,6 +63,7 @@ Record = (
     | AuditRecord
     | BatchAcknowledged
     | BatchRecord
+    | CheckpointState
     | CleanupRequest
     | EndedToolCall
     | FinishedRun

@@ -61,6 +61,7 @@ from sessionary.schemas.events.session import (
     SessionPhaseChanged,
     SessionRecovered,
     SessionResumed,
+    SessionRolledBack,
     SessionStarted,
     SessionStartFailed,
     SessionTakenOver,
@@ -68,6 +69,9 @@ from sessionary.schemas.events.session import (
     SessionTimedOut,
     SnapshotCreated,
     StateUpdated,
+    TxnBegun,
+    TxnCommitted,
+    TxnRolledBack,
     UsageRecorded,
 )
 
@@ -128,6 +132,10 @@ Payload = (
     | ArtifactSoftDeleted
     | ArtifactPurged
     | UsageRecorded
+    | SessionRolledBack
+    | TxnBegun
+    | TxnCommitted
+    | TxnRolledBack
 )
 """Any payload of an event; the families in the order of the modules."""
 
@@ -190,6 +198,7 @@ __all__ = [
     "SessionPhaseChanged",
     "SessionRecovered",
     "SessionResumed",
+    "SessionRolledBack",
     "SessionStartFailed",
     "SessionStarted",
     "SessionTakenOver",
@@ -206,5 +215,8 @@ __all__ = [
     "ToolCallStarted",
     "ToolCallSucceeded",
     "ToolCallUnknown",
+    "TxnBegun",
+    "TxnCommitted",
+    "TxnRolledBack",
     "UsageRecorded",
 ]

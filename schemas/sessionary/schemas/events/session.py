@@ -238,6 +238,54 @@ class StateUpdated(NamedTuple):
     persisting_at: int | None = None
 
 
+class TxnBegun(NamedTuple):
+    """A transaction on the session's content begins."""
+
+    transaction_id: str
+
+
+class TxnCommitted(NamedTuple):
+    """A transaction ends: its pending content becomes the session's.
+
+    Attributes:
+        transaction_id: The transaction.
+        base_version: The version that the transaction changed; rejected if it is not the current
+            one.
+        new_version: `base_version` + 1.
+        state_json: The whole state as JSON.
+    """
+
+    transaction_id: str
+    base_version: int
+    new_version: int
+    state_json: str
+
+
+class TxnRolledBack(NamedTuple):
+    """A transaction ends without effect."""
+
+    transaction_id: str
+    reason: str | None = None  # Why, for people
+
+
+class SessionRolledBack(NamedTuple):
+    """The content of an older snapshot becomes the session's, as a new version.
+
+    The processor takes the content from its own record of the snapshot.
+
+    Attributes:
+        snapshot_id: The snapshot.
+        base_version: The version that the agent leaves; rejected if it is not the current one.
+        new_version: `base_version` + 1.
+        reason: Why, for people.
+    """
+
+    snapshot_id: str
+    base_version: int
+    new_version: int
+    reason: str | None = None
+
+
 class ResourcesReleased(NamedTuple):
     """Confirms a clean-up; the epoch is not checked.
 
@@ -387,8 +435,8 @@ class SnapshotCreated(NamedTuple):
 class CheckpointSaved(NamedTuple):
     """Progress of a long operation, from which it can be continued.
 
-    `kind`: the point that the run has reached, if it is one of the usual points. `data_json`: for
-    people; the run's row does not keep it.
+    `kind`: the point that the run has reached, if it is one of the usual points. With
+    `data_json` the checkpoint is kept, and can be loaded.
     """
 
     checkpoint_id: str

@@ -23,6 +23,7 @@ from sessionary.schemas.records.outputs import (
 from sessionary.schemas.records.rows import (
     AgentState,
     ArtifactState,
+    CheckpointState,
     EndedToolCall,
     FinishedRun,
     MessageContent,
@@ -48,6 +49,7 @@ __all__ = [
     "AuditRecord",
     "BatchAcknowledged",
     "BatchRecord",
+    "CheckpointState",
     "CleanupRequest",
     "EndedToolCall",
     "FinishedRun",

@@ -80,7 +80,9 @@ class AuditRecord(NamedTuple):
     from_service: str | None = None  # The owning service before the migration
     to_service: str | None = None  # The migration's target
     migration_step: str | None = None  # The step that the migration has reached: one of `MigrationStep`
-    snapshot_id: str | None = None  # The snapshot of a pause or an end, for records of transitions
+    # The snapshot of a pause or an end, for records of transitions; the target of a rollback
+    snapshot_id: str | None = None
+    transaction_id: str | None = None  # The transaction, for records of the kind transaction
     row_hash: str | None = None  # The hash of the session's row, for transitions and the kind state_hash
     outage_end_at: int | None = None  # End of the partition's last outage, for a session's first record
 

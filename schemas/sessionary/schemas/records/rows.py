@@ -22,6 +22,7 @@ from sessionary.schemas.types import (
     ForgottenProducer,
     Migration,
     OpenRun,
+    OpenTransaction,
     PartitionDecision,
     Phase,
     ProducerLedger,
@@ -31,6 +32,7 @@ from sessionary.schemas.types import (
     RunMode,
     RunQuota,
     RunStateName,
+    SavedCheckpoint,
     SessionAgent,
     SessionHold,
     SessionLimits,
@@ -97,6 +99,7 @@ class SessionState(NamedTuple):
     exchanges: int = 0  # Number of turns (exchanges with the user) that have ended
     turn_by: int = 0  # Hash of the id of the producer that is in a turn; 0 without one
     external_id: str | None = None  # The text that was given as the session's id; None for a UUID
+    transactions: Sequence[OpenTransaction] = ()  # Open ones, oldest first
 
 
 class SessionContent(NamedTuple):
@@ -393,3 +396,16 @@ class AgentState(NamedTuple):
     completed_tasks: Sequence[str] = ()  # In the order of their completion
     shared: Sequence[SharedResult] = ()  # Results that this agent shares; oldest first
     handover: AgentHandover | None = None  # The last hand-over that the agent received
+
+
+class CheckpointState(NamedTuple):
+    """The last checkpoints of one operation of a run or session, or a session's last snapshots.
+
+    The row vanishes with its run or session.
+    """
+
+    tenant_id: str
+    session_id: str
+    run_id: str | None  # None if the row belongs to the session
+    operation: str  # Unique in its run, or in its session; empty for snapshots
+    saved: Sequence[SavedCheckpoint]  # Oldest first

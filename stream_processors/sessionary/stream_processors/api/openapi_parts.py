@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from sessionary.schemas.limits import TRANSACTIONS_MAX
 from sessionary.schemas.types import SessionLimits, Snapshot
 
 PROBLEM_TYPE_PREFIX: Final = "urn:sessionary:problems/"
@@ -110,6 +111,12 @@ SESSION: Final = object_schema(
     migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last migration; null without one"},
     awaits_quota={"type": "boolean", "description": "true while the session waits for its tenant's quota"},
     exchanges=about(NUMBER, "number of turns, that is exchanges with the user, that have ended"),
+    transactions={
+        "type": "array",
+        "maxItems": TRANSACTIONS_MAX,
+        "description": "open transactions on the content, oldest first",
+        "items": object_schema(transaction_id=TEXT, started_ms=NUMBER, agent_id=TEXT),
+    },
     verdict=about(
         VERDICT,
         "the verdict on the record at `after`; null without `after`. The session's last "

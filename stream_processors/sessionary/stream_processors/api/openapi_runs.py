@@ -137,6 +137,18 @@ _ARTIFACT: Final = object_schema(
     entered_ms=about(NUMBER, "time at which the present state was entered"),
 )
 
+_SAVED_CHECKPOINT: Final = object_schema(
+    operation=TEXT,
+    checkpoint_id=TEXT,
+    at_ms=about(NUMBER, "log time of the checkpoint, in ms since the epoch"),
+    kind=about(TEXT_OR_NULL, "the usual point that was reached, for example plan_made; null for others"),
+    stage=TEXT_OR_NULL,
+    processed_count=about(NUMBER_OR_NULL, "items done"),
+    last_item_id=TEXT_OR_NULL,
+    bytes_written=NUMBER_OR_NULL,
+    data_json=about(TEXT_OR_NULL, "the data as JSON; null unless the request names the operation"),
+)
+
 
 def _list_of(schema: str) -> dict[str, Any]:
     return {"type": "array", "items": {"$ref": f"#/components/schemas/{schema}"}}
@@ -165,6 +177,8 @@ RUN_SCHEMAS: Final[dict[str, Any]] = {
     ),
     "ArtifactList": object_schema(artifacts=_list_of("Artifact"), **LOG_POSITION),
     "Artifact": _ARTIFACT,
+    "CheckpointList": object_schema(checkpoints=_list_of("SavedCheckpoint"), **LOG_POSITION),
+    "SavedCheckpoint": _SAVED_CHECKPOINT,
 }
 
 
@@ -183,6 +197,17 @@ def _page(summary: str, names: tuple[str, ...], answer: dict[str, Any], unknown:
     gone = {"410": _GONE} if "run_id" in names else {}
     responses = {"200": answer, **SESSION_ANSWERS, **gone, "404": problem_response(unknown)}
     return {"get": {"summary": summary, "parameters": [*SESSION_PARAMETERS, *parameters], "responses": responses}}
+
+
+def _checkpoints_page(what: str, names: tuple[str, ...], unknown: str) -> dict[str, Any]:
+    page = _page(
+        f"The checkpoints with data of a {what}: the last 16 of each operation",
+        names,
+        json_answer("the checkpoints; those of a named operation with their data", "CheckpointList"),
+        unknown,
+    )
+    page["get"]["parameters"].append(query_parameter("operation", TEXT, "only this operation, with the data"))
+    return page
 
 
 _TASK_PAGE: Final = {
@@ -259,6 +284,8 @@ RUN_PATHS: Final[dict[str, Any]] = {
         json_answer("the runs and calls, in the order in which they began, without contents", "Execution"),
         _NO_SESSION,
     ),
+    f"{_RUN_PATH}/checkpoints": _checkpoints_page("run", ("run_id",), _NO_RUN),
+    f"{_SESSION_PATH}/checkpoints": _checkpoints_page("session outside of its runs", (), _NO_SESSION),
     f"{_RUN_PATH}/artifacts": _page(
         "The artifacts of a run, in the order in which they were created",
         ("run_id",),

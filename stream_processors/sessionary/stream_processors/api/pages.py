@@ -150,6 +150,7 @@ def serve_pages(
         router.add_get(f"{parent}/tool-calls", api.calls.calls)
         router.add_get(f"{parent}/tool-calls/{{idem_key}}", api.calls.call)
         router.add_get(f"{parent}/artifacts", api.artifacts.artifacts)
+        router.add_get(f"{parent}/checkpoints", api.checkpoints.checkpoints)
     router.add_get("/v1/sessions/{session_id}/execution", api.execution.execution)
     router.add_get("/v1/sessions/{session_id}/at", api.past.at)
     router.add_get("/v1/sessions/{session_id}/conversation", api.messages.conversation)

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.ids import artifact_key, call_key, run_key, step_key
+from sessionary.schemas.ids import artifact_key, call_key, checkpoint_key, run_key, step_key
 from sessionary.schemas.records import (
     ArtifactState,
+    CheckpointState,
     EndedToolCall,
     FinishedRun,
     RunState,
@@ -18,7 +19,7 @@ from sessionary.schemas.records import (
     TimedStep,
     ToolCallState,
 )
-from sessionary.schemas.types import Checkpoint
+from sessionary.schemas.types import Checkpoint, SavedCheckpoint
 from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.session_poll import user_of
 from sessionary.stream_processors.api.session_questions import (
@@ -186,6 +187,49 @@ def artifact_document(row: ArtifactState) -> dict[str, Any]:
         "created_ms": row.created_at,
         "entered_ms": row.entered_at,
     }
+
+
+# The control API's page of checkpoints with data.
+#
+#     GET /v1/sessions/{session_id}/checkpoints[?operation=…]                 those outside of runs
+#     GET /v1/sessions/{session_id}/runs/{run_id}/checkpoints[?operation=…]   a run's
+#
+# With an operation the answer has the data of its checkpoints. The last 16 of each operation are
+# kept, as long as their run, or their session.
+
+
+class CheckpointPages:
+    """Answers the requests for checkpoints of one worker."""
+
+    def __init__(self, questions: SessionQuestions) -> None:
+        self._questions = questions
+
+    async def checkpoints(self, request: Request) -> Response:
+        """Answer `GET …/checkpoints` with a `checkpoint_document` for each, the oldest first.
+
+        Those of one operation have their data. Raises `Problem`.
+        """
+        asked = await self._questions.ask_owner(request)
+        if isinstance(asked, Response):
+            return asked
+        parent, operation = require_parent(asked, request.match_info.get("run_id")), request.query.get("operation")
+        state, log = asked.owner.state, log_document(asked)  # rows may be newer than the position, never older
+        if operation is None:
+            rows = await read_children(state, parent, checkpoint_key, CheckpointState)
+        else:
+            row = state.rows.get(checkpoint_key(parent, operation))
+            rows = [row] if isinstance(row, CheckpointState) else []
+        saved = [(row.operation, each) for row in rows for each in row.saved]
+        saved.sort(key=lambda pair: pair[1].at)
+        found = [checkpoint_document(name, each, with_data=operation is not None) for name, each in saved]
+        return json_response({"checkpoints": found, **log})
+
+
+def checkpoint_document(operation: str, saved: SavedCheckpoint, *, with_data: bool) -> dict[str, Any]:
+    """Return the JSON document of a checkpoint. Times are ms of log time."""
+    fields = saved._asdict()
+    data_json = fields.pop("data_json")
+    return {"operation": operation, "at_ms": fields.pop("at"), **fields, "data_json": data_json if with_data else None}
 
 
 # The control API's pages of reserved tool calls: the last try of each call.

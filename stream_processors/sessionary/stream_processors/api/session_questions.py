@@ -7,6 +7,7 @@ from aiohttp.web import Request, Response, StreamResponse
 
 from sessionary.schemas.ids import SessionKey, partition_of, partition_of_task, run_key, task_key
 from sessionary.schemas.records import RunTombstone, SessionState, Tombstone
+from sessionary.schemas.types import OpenTransaction
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
@@ -271,8 +272,14 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "migration": _migration_document(row),
         "awaits_quota": waits_for_quota(row),
         "exchanges": row.exchanges,
+        "transactions": [_transaction_document(each) for each in row.transactions],
         **log_document(asked),
     }
+
+
+def _transaction_document(transaction: OpenTransaction) -> dict[str, Any]:
+    transaction_id, started_at, agent_id = transaction
+    return {"transaction_id": transaction_id, "started_ms": started_at, "agent_id": agent_id}
 
 
 def hold_document(row: SessionState) -> dict[str, Any] | None:

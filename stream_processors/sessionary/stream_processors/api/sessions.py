@@ -31,6 +31,7 @@ from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.runs import (
     ArtifactPages,
     CallPages,
+    CheckpointPages,
     ExecutionPage,
     RunPages,
     StepPages,
@@ -152,6 +153,7 @@ class ControlApi:
         self.steps = StepPages(self._questions)
         self.calls = CallPages(self._questions)
         self.artifacts = ArtifactPages(self._questions)
+        self.checkpoints = CheckpointPages(self._questions)
         self.execution = ExecutionPage(self._questions)
         self.tasks = TaskPages(self._questions)
         self.messages = MessagePages(self._questions)

@@ -17,6 +17,8 @@ RECORD_OVERHEAD_BYTES: Final = 100  # of a record, besides its key and value
 EMITTED_BYTES: Final = 1_000  # about those of an emitted record, besides repeated texts and bytes
 
 CONTENT = frozenset({"snapshot_created", "checkpoint_saved"})
+# Each begins or ends a transaction on the content.
+TRANSACTIONS = frozenset({"txn_begun", "txn_committed", "txn_rolled_back"})
 # The end of something that began before: accepted although the session is held.
 COMPLETIONS = frozenset({"tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded"})
 # Events that are a processor's, and of no transition.
@@ -25,6 +27,7 @@ WORK = (
     frozenset(name for name in PAYLOADS if not name.startswith("session_"))
     - {"heartbeat", "state_updated", "resources_released", "requests_repeated"}
     - CONTENT
+    - TRANSACTIONS
     - PROCESSOR_EVENTS
 ) | {"session_activity"}
 

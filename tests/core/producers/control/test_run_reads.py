@@ -22,6 +22,7 @@ from sessionary.producers.control.http_runs import HttpRuns
 from sessionary.producers.run_ports import (
     ArtifactView,
     CallView,
+    CheckpointView,
     ExecutionView,
     MessageView,
     RunAtWork,
@@ -198,6 +199,25 @@ def test_artifacts_are_reported_with_their_run_or_session(
     file = ("a.md", "text/markdown")
     assert of_run == ArtifactView(saved.artifact_id, "markdown", saved.uri, "complete", 4, saved.sha256, "r/1", *file)
     assert of_session == ArtifactView(stream.artifact_id, "log", stream.uri, "open", 5, None)
+
+
+def test_checkpoints_are_reported_with_their_run_or_session(client: SessionClient, reads: RunReads) -> None:
+    with client.session(user_id="u") as session:
+        first = session.save_checkpoint("a/b", [1])
+        second = session.save_checkpoint("a/b", [1, 2], stage="half")
+        with session.run("report", run_id="r/1") as run:
+            of_run = run.checkpoint("draft_made", "write", processed_count=3, last_item_id="c", data={})
+        (known,) = reads.fetch_checkpoints(session.session_id, "r/1", "write", None, TIMEOUT_S)
+        found = reads.fetch_checkpoints(session.session_id, None, "a/b", None, TIMEOUT_S)
+        heads = reads.fetch_checkpoints(session.session_id, None, None, None, TIMEOUT_S)
+        assert list(reads.fetch_checkpoints(session.session_id, None, "write", None, TIMEOUT_S)) == []
+        assert list(reads.fetch_checkpoints(session.session_id, "r/2", None, None, TIMEOUT_S)) == []
+    assert known._replace(at_ms=0) == CheckpointView("write", of_run, 0, "draft_made", None, 3, "c", None, "{}")
+    assert [(each.checkpoint_id, each.stage, each.data_json) for each in found] == [
+        (first, None, "[1]"),
+        (second, "half", "[1,2]"),
+    ]
+    assert heads == [each._replace(data_json=None) for each in found]
 
 
 def test_what_a_session_is_at_is_reported_without_contents(client: SessionClient, reads: RunReads) -> None:

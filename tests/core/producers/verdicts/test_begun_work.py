@@ -345,6 +345,6 @@ def test_a_step_of_asyncio_raises_alike() -> None:
 def test_the_types_of_stored_values_are_those_of_recorded_work() -> None:
     types = {
         getattr(large_values, name)
-        for name in ("TOOL_ARGUMENTS", "TOOL_RESULT", "STEP_INPUT", "STEP_OUTPUT", "RUN_RESULT")
+        for name in ("TOOL_ARGUMENTS", "TOOL_RESULT", "STEP_INPUT", "STEP_OUTPUT", "RUN_RESULT", "CHECKPOINT_DATA")
     }
     assert types == begun_work.VALUE_TYPES

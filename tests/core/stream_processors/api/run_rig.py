@@ -17,6 +17,7 @@ from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.runs import (
     ArtifactPages,
     CallPages,
+    CheckpointPages,
     ExecutionPage,
     RunPages,
     StepPages,
@@ -68,6 +69,7 @@ class RunRig:
             ("runs", "run_id", "tool-calls", "idem_key"): calls.call,
             ("runs", "run_id", "artifacts"): artifacts.artifacts,
             ("artifacts",): artifacts.artifacts,
+            ("checkpoints",): CheckpointPages(questions).checkpoints,
             ("execution",): ExecutionPage(questions).execution,
             ("conversation",): MessagePages(questions).conversation,
             ("agents",): agents.agents,

@@ -60,7 +60,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.crowd = RandomAgents(Random(0), ANNOUNCING)
 
-    @rule(act=st.integers(0, 23), times=st.integers(1, 6), seed=st.integers(0, 1_000))
+    @rule(act=st.integers(0, 26), times=st.integers(1, 6), seed=st.integers(0, 1_000))
     def something_happens(self, act: int, times: int, seed: int) -> None:
         self.crowd.rng = Random(seed)
         for _ in range(times):
@@ -109,6 +109,7 @@ def test_long_runs_reach_every_transition_and_rejection() -> None:
     } - seen == set()
     assert {"run", "tool_call"} - seen == set()
     assert {"migration", "migration_open", "unknown_migration"} - seen == set()
+    assert {"transaction", "rollback", "unknown_transaction", "unknown_snapshot"} - seen == set()
     assert {"operator_only", "question_open", "no_question", "approved", "denied", "expired"} - seen == set()
 
 
@@ -172,7 +173,8 @@ def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIR
         check_numbers(fold, rng)
         after = fold.position
         assert after.batch_number == before.batch_number + 1
-        assert (after.next_offset, after.outputs_written) > (before.next_offset, before.outputs_written)
+        # Or rows vanish, and fill a small batch.
+        assert outcome.rows or (after.next_offset, after.outputs_written) > (before.next_offset, before.outputs_written)
         if rng.random() < 0.2:
             fold = reload_fold(fold)
     return audit_bytes(kept[0]), *kept[1:], table_bytes(fold), fold.position._replace(batch_number=0)

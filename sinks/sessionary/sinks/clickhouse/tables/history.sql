@@ -74,7 +74,7 @@ CREATE TABLE IF NOT EXISTS {database}.history
             JSONExtract(payload_json, 'time_to_first_token_ms', 'Nullable(Int64)'), NULL)
         COMMENT 'from the request to the first token of the answer, in milliseconds',
     state_bytes Nullable(UInt64)
-        DEFAULT multiIf(event_type = 'state_updated', length(JSONExtractString(payload_json, 'state_json')),
+        DEFAULT multiIf(event_type IN ('state_updated', 'txn_committed'), length(JSONExtractString(payload_json, 'state_json')),
             event_type IN ('session_created', 'snapshot_created'),
             length(JSONExtractString(payload_json, 'snapshot', 'state_json')), NULL)
         COMMENT 'size of the session''s content in bytes, of events that carry it whole',

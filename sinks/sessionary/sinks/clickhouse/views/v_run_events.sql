@@ -12,13 +12,14 @@ SELECT
     if(is_of_run, row_number() OVER (PARTITION BY tenant_id, session_id, run_id, is_of_run ORDER BY source_offset), NULL) AS seq,
     event_id, event_type, subject, state, name, number, idem_key, mode, side_effect, queryable, error_class, error_code,
     progress, processed_count, bytes, artifact_id, sha256, step_id, causation_id, user_id, agent_id, service_id, actor,
-    payload_json, occurred_at, personal_expires, source_partition, source_offset
+    payload_json, occurred_at, personal_expires, source_partition, source_offset, producer_id
 FROM
 (
     SELECT
         *,
         run_id != '' AND NOT startsWith(event_type, 'session_')
-            AND event_type NOT IN ('run_rejected', 'state_updated', 'snapshot_created', 'resources_released') AS is_of_run
+            AND event_type NOT IN ('run_rejected', 'state_updated', 'snapshot_created', 'resources_released',
+                'txn_begun', 'txn_committed', 'txn_rolled_back') AS is_of_run
     FROM
     (
         SELECT
@@ -78,4 +79,5 @@ ALTER TABLE {database}.v_run_events
     COMMENT COLUMN occurred_at 'agent''s clock',
     COMMENT COLUMN personal_expires 'time at which personal columns are blanked; the end of time without personal data',
     COMMENT COLUMN source_partition 'partition of the events topic',
-    COMMENT COLUMN source_offset 'offset in that partition';
+    COMMENT COLUMN source_offset 'offset in that partition',
+    COMMENT COLUMN producer_id 'client process that sent the event';

@@ -6,7 +6,7 @@ SELECT
     s.cancelled AS steps_cancelled, s.last_step AS last_step, c.operation AS checkpoint_operation, c.stage AS checkpoint_stage,
     c.processed_count AS processed_count, c.last_item_id AS last_item_id, c.bytes_written AS bytes_written,
     c.checkpoint_at AS checkpoint_at, u.unresolved AS unresolved_calls, r.created_at AS created_at,
-    r.finished_at AS finished_at, r.duration_s AS duration_s
+    r.finished_at AS finished_at, r.duration_s AS duration_s, c.checkpoints AS checkpoints
 FROM {database}.v_runs AS r
 LEFT JOIN
 (
@@ -29,7 +29,7 @@ LEFT JOIN
         argMax(JSONExtractString(payload_json, 'stage'), source_offset) AS stage,
         argMax(tuple(processed_count), source_offset).1 AS processed_count,
         argMax(JSONExtractString(payload_json, 'last_item_id'), source_offset) AS last_item_id,
-        argMax(tuple(bytes), source_offset).1 AS bytes_written, max(toNullable(time)) AS checkpoint_at
+        argMax(tuple(bytes), source_offset).1 AS bytes_written, max(toNullable(time)) AS checkpoint_at, count() AS checkpoints
     FROM {database}.v_run_events
     WHERE event_type = 'checkpoint_saved' AND run_id != ''
     GROUP BY tenant_id, session_id, run_id
@@ -66,4 +66,5 @@ ALTER TABLE {database}.v_run_progress
     COMMENT COLUMN unresolved_calls 'calls of the run with a side effect and an unknown outcome',
     COMMENT COLUMN created_at 'log time of the first event',
     COMMENT COLUMN finished_at 'time of the end; null while the run is open',
-    COMMENT COLUMN duration_s 'seconds from the first event to the end, or until now';
+    COMMENT COLUMN duration_s 'seconds from the first event to the end, or until now',
+    COMMENT COLUMN checkpoints 'number of checkpoints';

@@ -3,17 +3,32 @@
 A replayed record that fills a gap is one of them. Rejected heartbeats are handled here too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value
-from sessionary.schemas.events import MessageAppended, SessionTakenOver, SnapshotCreated, StateUpdated
+from sessionary.schemas.events import (
+    MessageAppended,
+    SessionRolledBack,
+    SessionTakenOver,
+    SnapshotCreated,
+    StateUpdated,
+    TxnBegun,
+    TxnCommitted,
+    TxnRolledBack,
+)
 from sessionary.schemas.headers import REPLAYED_FROM
-from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.limits import (
+    HEARTBEATS_PER_BUDGET,
+    TRANSACTION_MS,
+    TRANSACTIONS_MAX,
+    inactivity_budget_ms,
+)
+from sessionary.schemas.records import CheckpointState, SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
-from sessionary.schemas.types import FencedBeats
+from sessionary.schemas.types import FencedBeats, OpenTransaction
+from sessionary.stream_processors.core.children.checkpoint import find_snapshot
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.family import SessionArrival
 from sessionary.stream_processors.core.judge import Arrival, Objection
@@ -25,6 +40,7 @@ from sessionary.stream_processors.core.session.clocks import WAITING
 from sessionary.stream_processors.core.session.facts import (
     BeatFenced,
     CleanupReleased,
+    ContentRestored,
     ContentUpdated,
     DataClassified,
     GapFilled,
@@ -34,6 +50,8 @@ from sessionary.stream_processors.core.session.facts import (
     SessionFact,
     SnapshotTaken,
     TakenOver,
+    TransactionMoved,
+    Transitioned,
     WorkDone,
 )
 from sessionary.stream_processors.core.session.people import is_by_operator
@@ -69,15 +87,79 @@ def take_turn(state: SessionState, event: Event, moved: PhaseMoved) -> PhaseMove
     return PhaseMoved(moved.phase, moved.at_ms, sender if is_begin else 0)
 
 
+def _object_to_version(state: SessionState, base: int, new: int) -> Objection | None:
+    if base == state.version and new == state.version + 1:
+        return None
+    return Objection("version_conflict", f"{base} to {new}, but the session is at version {state.version}")
+
+
 def _update_content(state: SessionState, payload: StateUpdated, now_ms: int) -> SessionFact | Objection:
-    if payload.base_version != state.version or payload.new_version != state.version + 1:
-        return Objection(
-            "version_conflict",
-            f"{payload.base_version} to {payload.new_version}, but the session is at version {state.version}",
-        )
+    if objection := _object_to_version(state, payload.base_version, payload.new_version):
+        return objection
     if len(payload.state_json.encode()) > STATE_BYTES_MAX:
         return Objection("state_too_large", f"a state above {STATE_BYTES_MAX} bytes goes by reference")
     return ContentUpdated(payload.new_version, payload.state_json, now_ms)
+
+
+def roll_back(state: SessionState, event: Event, arrival: SessionArrival) -> ContentRestored | Objection:
+    """Make the content of an older snapshot, which the processor has kept, the session's."""
+    payload, row = event.payload, arrival.child
+    assert isinstance(payload, SessionRolledBack)
+    assert row is None or isinstance(row, CheckpointState)
+    if objection := _object_to_version(state, payload.base_version, payload.new_version):
+        return objection
+    text = find_snapshot(state, row, payload.snapshot_id)
+    if text is None:
+        return Objection("unknown_snapshot", f"snapshot {payload.snapshot_id} is none of the session's last ones")
+    reason = f"version {payload.new_version} has the content of snapshot {payload.snapshot_id}"
+    if payload.reason:
+        reason += f": {payload.reason}"
+    return ContentRestored(ContentUpdated(payload.new_version, text, arrival.now_ms), payload.snapshot_id, reason)
+
+
+def move_transaction(state: SessionState, event: Event, now_ms: int) -> TransactionMoved | Objection:
+    """Begin, commit or roll back a transaction; expired ones count no longer."""
+    payload = event.payload
+    assert isinstance(payload, (TxnBegun, TxnCommitted, TxnRolledBack))
+    txn_id = payload.transaction_id
+    open_ones = [each for each in state.transactions if now_ms < each.started_at + TRANSACTION_MS]
+    known = next((each for each in open_ones if each.transaction_id == txn_id), None)
+    if isinstance(payload, TxnBegun):
+        if known is not None or not txn_id:
+            return Objection("invalid_value", f"transaction {txn_id!r} is open, or has no id")
+        if len(open_ones) >= TRANSACTIONS_MAX:
+            return Objection("too_many_transactions", f"the session has {len(open_ones)} open, which is the most")
+        begun = OpenTransaction(txn_id, now_ms, event.envelope.agent_id)
+        return TransactionMoved("begun", begun, now_ms, "begun", f"begun at version {state.version}")
+    if known is None:
+        return Objection("unknown_transaction", f"transaction {txn_id} is not open: it never began, or has ended")
+    if isinstance(payload, TxnRolledBack):
+        return TransactionMoved("rolled_back", known, now_ms, "rolled_back", payload.reason or "rolled back")
+    updated = StateUpdated(payload.base_version, payload.new_version, payload.state_json)
+    content = _update_content(state, updated, now_ms)
+    if isinstance(content, Objection):
+        return content
+    assert isinstance(content, ContentUpdated)
+    return TransactionMoved("committed", known, now_ms, "committed", f"version {content.version}", content)
+
+
+def end_transactions(state: SessionState, fact: SessionFact, now_ms: int) -> Sequence[TransactionMoved]:
+    """Return the ends of transactions that a fact brings: those of its session, or of their time.
+
+    An expired one is rolled back with the next event that begins or ends one.
+    """
+    if isinstance(fact, TransactionMoved):
+        overdue = [each for each in state.transactions if now_ms >= each.started_at + TRANSACTION_MS]
+        limit = format_seconds(TRANSACTION_MS)
+        return [_end_transaction(each, now_ms, "expired", f"not committed within {limit}") for each in overdue]
+    if isinstance(fact, Transitioned) and fact.transition.target == "Terminated":
+        reason = f"the session ended: {fact.reason_code}"
+        return [_end_transaction(each, now_ms, "session_ended", reason) for each in state.transactions]
+    return ()
+
+
+def _end_transaction(transaction: OpenTransaction, now_ms: int, code: str, reason: str) -> TransactionMoved:
+    return TransactionMoved("rolled_back", transaction, now_ms, code, reason, by_event=False)
 
 
 def _take_snapshot(state: SessionState, payload: SnapshotCreated, now_ms: int) -> SessionFact | Objection:

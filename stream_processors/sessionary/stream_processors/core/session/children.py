@@ -22,6 +22,7 @@ from sessionary.stream_processors.core.session.facts import (
     RunEventTaken,
     RunOpened,
     SessionFact,
+    SnapshotTaken,
     Transitioned,
     WorkDone,
 )
@@ -68,7 +69,7 @@ def judge_children(
     `fact` is the outcome of the event for the session. Returns the fact, or an objection, and what
     the event decides besides.
     """
-    if type(fact) not in (WorkDone, RunEventTaken):
+    if type(fact) not in (WorkDone, RunEventTaken, SnapshotTaken):
         return fact, NOTHING
     judgement = judge_run(row, event, arrival)
     if isinstance(judgement, Objection):

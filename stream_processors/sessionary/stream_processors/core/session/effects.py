@@ -17,6 +17,7 @@ from sessionary.stream_processors.core.session.facts import (
     Buried,
     ClaimRejected,
     CleanupReleased,
+    ContentRestored,
     ContentUpdated,
     ContextExceeded,
     ContextMeasured,
@@ -42,6 +43,7 @@ from sessionary.stream_processors.core.session.facts import (
     StateHashed,
     TakenOver,
     TokensUsed,
+    TransactionMoved,
     Transitioned,
     WorkDone,
 )
@@ -160,6 +162,20 @@ def _update_content(row: SessionState, fact: ContentUpdated) -> SessionState:
     return _replace_content(row, fact.version, fact.state_json, phase, fact.at_ms, fact.at_ms)
 
 
+def _restore_content(row: SessionState, fact: ContentRestored) -> SessionState:
+    return next_number(_update_content(row, fact.content))
+
+
+def _move_transaction(row: SessionState, fact: TransactionMoved) -> SessionState:
+    others = tuple(each for each in row.transactions if each.transaction_id != fact.transaction.transaction_id)
+    after = row._replace(transactions=(*others, fact.transaction) if fact.step == "begun" else others)
+    if fact.content is not None:
+        after = _update_content(after, fact.content)
+    elif fact.by_event:
+        after = _replace_activity(after, fact.at_ms, fact.at_ms)
+    return next_number(after)
+
+
 def _take_snapshot(row: SessionState, fact: SnapshotTaken) -> SessionState:
     return _replace_snapshot(row, fact.snapshot, fact.at_ms, fact.at_ms)
 
@@ -258,6 +274,7 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     Buried: _bury_session,
     ClaimRejected: _keep_claims_rejection,
     CleanupReleased: _release_cleanup,
+    ContentRestored: _restore_content,
     ContentUpdated: _update_content,
     ContextExceeded: _number_only,
     ContextMeasured: _measure_context,
@@ -283,6 +300,7 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     StateHashed: _number_only,
     TakenOver: _take_over,
     TokensUsed: _keep_row,
+    TransactionMoved: _move_transaction,
     Transitioned: _move_state,
     WorkDone: _do_work,
 }

@@ -16,6 +16,7 @@ from sessionary.schemas.types import (
     ForgottenProducer,
     Migration,
     OpenRun,
+    OpenTransaction,
     Phase,
     ProducerLedger,
     Question,
@@ -156,6 +157,30 @@ class ContentUpdated(NamedTuple):
     version: int
     state_json: str
     at_ms: int
+
+
+class ContentRestored(NamedTuple):
+    """The content of an older snapshot is the session's, as a new version."""
+
+    content: ContentUpdated
+    snapshot_id: str
+    reason: str
+
+
+class TransactionMoved(NamedTuple):
+    """A transaction has begun or ended; with its commit comes the new content.
+
+    `by_event`: an event says so. Otherwise it is rolled back because its time, or its session, is
+    over.
+    """
+
+    step: Literal["begun", "committed", "rolled_back"]
+    transaction: OpenTransaction
+    at_ms: int
+    reason_code: str
+    reason: str
+    content: ContentUpdated | None = None
+    by_event: bool = True
 
 
 class SnapshotTaken(NamedTuple):
@@ -323,6 +348,8 @@ SessionFact = (
     | Buried
     | PhaseMoved
     | ContentUpdated
+    | ContentRestored
+    | TransactionMoved
     | SnapshotTaken
     | WorkDone
     | HeartbeatSeen

@@ -12,7 +12,8 @@ Then it is judged against its session, in a fixed order:
 
 A rejection before or by the check of the sequence does not move the sender's ledger. A later one
 does: otherwise each rejection would look like a gap. Heartbeats have no sequence number, and their
-rejections no audit record. `_decide_unknown` has the order for a session without a row.
+rejections no audit record. `_decide_unknown` has the order for a session without a row. It is one
+module because the order of all checks is read in one place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +53,10 @@ from sessionary.stream_processors.core.sequencing import (
 )
 from sessionary.stream_processors.core.session.accepted import (
     decide_replayed,
+    end_transactions,
+    move_transaction,
     reject_beat,
+    roll_back,
     rule_for,
     take_over_session,
     take_turn,
@@ -71,6 +75,7 @@ from sessionary.stream_processors.core.session.children import (
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
+    ContentRestored,
     ContentUpdated,
     Created,
     DataClassified,
@@ -86,6 +91,7 @@ from sessionary.stream_processors.core.session.facts import (
     SnapshotTaken,
     StateHashed,
     TakenOver,
+    TransactionMoved,
     Transitioned,
     WorkDone,
 )
@@ -108,6 +114,7 @@ from sessionary.stream_processors.core.session.transitions import (
     MEMBERSHIP,
     OPERATOR_EVENTS,
     OWNER_ONLY,
+    TRANSACTIONS,
     TRANSITIONS,
     Transition,
     clock_reasons,
@@ -134,7 +141,17 @@ DUPLICATE: Final = Decision((), duplicate=True)
 _NO_FACTS: Final[Sequence[Any]] = ()
 # By these a process is heard of that goes on with its session.
 _HEARD: Final[frozenset[type[Any]]] = frozenset(
-    {CleanupReleased, ContentUpdated, HeartbeatSeen, PhaseMoved, SnapshotTaken, TakenOver, WorkDone}
+    {
+        CleanupReleased,
+        ContentRestored,
+        ContentUpdated,
+        HeartbeatSeen,
+        PhaseMoved,
+        SnapshotTaken,
+        TakenOver,
+        TransactionMoved,
+        WorkDone,
+    }
 )
 
 
@@ -334,6 +351,8 @@ def _decide_known(
         facts += facts_of_number(sequence, owner_heard)
     if row.migration is not None and not moved:
         moved = facts_of_change(row, fact, arrival.now_ms)
+    if row.transactions:
+        facts += end_transactions(row, fact, arrival.now_ms)
     if not envelope.data_classes or envelope.data_classes == row.data_classes:
         facts.append(fact)  # as of most events, which declare what the session's first one did
     elif moved or isinstance(fact, (Transitioned, MigrationMoved)):
@@ -432,6 +451,10 @@ def _judge_in_state(
             return take_over_session(row, event, arrival)
         if isinstance(event.payload, RequestsRepeated):
             return RequestsAsked(open_requests(row, rows.get_row, arrival.now_ms), event.payload.reason)
+        if event_type == "session_rolled_back":
+            return roll_back(row, event, arrival)
+        if event_type in TRANSACTIONS:
+            return move_transaction(row, event, arrival.now_ms)
         held = None if row.migration is None else object_to_content(row, event_type)
         fact = held or rule(row, event.payload, arrival.now_ms)
         return take_turn(row, event, fact) if type(fact) is PhaseMoved else fact

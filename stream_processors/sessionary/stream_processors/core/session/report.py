@@ -39,6 +39,7 @@ from sessionary.stream_processors.core.session.admission import (
 from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
+    ContentRestored,
     ContextExceeded,
     Created,
     GapFilled,
@@ -54,6 +55,7 @@ from sessionary.stream_processors.core.session.facts import (
     StateHashed,
     TakenOver,
     TokensUsed,
+    TransactionMoved,
     Transitioned,
 )
 from sessionary.stream_processors.core.session.migration import ReportedFact, cleanup_request, migration_records
@@ -247,6 +249,37 @@ def _report_take_over(
     return [record._replace(reason_code="taken_over", reason=reason)]
 
 
+def _report_rollback(
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: ContentRestored,
+    arrival: Arrival,
+    cause: OutputCause,
+) -> list[AuditRecord]:
+    record = session_record(session, after, arrival, cause, "rollback")
+    return [record._replace(reason_code="rolled_back", reason=fact.reason, snapshot_id=fact.snapshot_id)]
+
+
+def _report_transaction(
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: TransactionMoved,
+    arrival: Arrival | None,
+    cause: OutputCause,
+) -> list[AuditRecord]:
+    """Report a transaction's step; the event type is that of the step, whatever caused it."""
+    record = session_record(session, after, arrival, cause, "transaction")
+    record = record._replace(
+        event_type=f"txn_{fact.step}",
+        reason_code=fact.reason_code,
+        reason=fact.reason,
+        transaction_id=fact.transaction.transaction_id,
+    )
+    return [record if fact.by_event else record._replace(user_id=after.user_id)]
+
+
 def _report_migration(
     session: SessionKey,
     row: SessionState,
@@ -277,6 +310,7 @@ def _envelope_of(arrival: Arrival) -> Envelope:
 
 _REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
     CleanupReleased: _report_release,
+    ContentRestored: _report_rollback,
     ContextExceeded: _report_context,
     Created: _report_creation,
     GapFilled: _report_filled_gap,
@@ -292,6 +326,7 @@ _REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
     StateHashed: _report_hash,
     TakenOver: _report_take_over,
     TokensUsed: report_tokens,
+    TransactionMoved: _report_transaction,
     Transitioned: _report_transition,
 }
 REPORTED_FACTS: Final = frozenset({*_REPORTS, ClaimAnswered, ClaimMoved, RunChanged, RunRejected, TaskAdmitted})

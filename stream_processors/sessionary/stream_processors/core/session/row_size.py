@@ -21,14 +21,16 @@ from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.rows import Remains
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
+    ContentRestored,
     ContentUpdated,
     Rejected,
     SnapshotTaken,
+    TransactionMoved,
     Transitioned,
 )
 
 # Facts that bring content; `Created` is checked too.
-CONTENT_FACTS: Final = frozenset({ContentUpdated, SnapshotTaken, Transitioned})
+CONTENT_FACTS: Final = frozenset({ContentRestored, ContentUpdated, SnapshotTaken, TransactionMoved, Transitioned})
 EVENT_ID_MAX: Final = 128  # characters that a full row keeps of an event id; a UUID has 36
 _REASON_CODE_MAX: Final = 64  # characters; only an agent's error code is longer
 _BYTES_PER_CHARACTER_MAX: Final = 4
@@ -45,7 +47,7 @@ def object_to_size(row: SessionState | None, facts: Sequence[Any], arrival: Arri
 
     `facts`: all facts of the event.
     """
-    if _fits_surely(row, arrival) and not _makes_snapshot(facts, arrival):
+    if _fits_surely(row, arrival) and not _brings_more(facts, arrival):
         return None
     after = _after_facts(row, facts)
     size, limit = _row_bytes(after, arrival), arrival.rules.row_bytes_max
@@ -117,10 +119,12 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
     return sum(len(text) if text.isascii() else len(text) * _BYTES_PER_CHARACTER_MAX for text in texts) <= room
 
 
-def _makes_snapshot(facts: Sequence[Any], arrival: Arrival) -> bool:
-    """Return whether the row gets a snapshot of its own state, which the event does not carry."""
+def _brings_more(facts: Sequence[Any], arrival: Arrival) -> bool:
+    """Return whether the row gets content, or a snapshot, that the event does not carry."""
     assert arrival.event is not None
     for fact in facts:
+        if type(fact) is ContentRestored:
+            return True
         if type(fact) is Transitioned and fact.snapshot is not None:
             carried = getattr(arrival.event.payload, "snapshot", None)  # of most payloads it is missing
             if fact.snapshot is not carried:
@@ -172,6 +176,8 @@ def _texts(row: SessionState) -> list[str]:
         texts.extend(rejection.event_id for rejection in row.rejections)
     if row.open_runs:
         texts.extend(run.run_id for run in row.open_runs)
+    if row.transactions:
+        texts.extend(text for each in row.transactions for text in (each.transaction_id, each.agent_id))
     if row.agents:
         texts.extend(value for agent in row.agents for value in agent)
     return texts

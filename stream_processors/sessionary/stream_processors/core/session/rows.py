@@ -11,6 +11,7 @@ from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.model import Decision, RowLookup
 from sessionary.stream_processors.core.rows import RowKind, RowParts
+from sessionary.stream_processors.core.session.accepted import end_transactions
 from sessionary.stream_processors.core.session.children import change_open_runs
 from sessionary.stream_processors.core.session.clocks import ANSWER, WAITING, SessionClock, earliest_due, repair_times
 from sessionary.stream_processors.core.session.effects import SessionRow
@@ -128,7 +129,7 @@ class SessionRows:
             fact = fact._replace(answer=expired_answer(row.question))
         if transition.target == "Archived":
             return Decision((fact, Buried(now_ms + self._tombstone_ms)))
-        facts: list[SessionFact] = [fact]
+        facts: list[SessionFact] = [*end_transactions(row, fact, now_ms), fact]
         if migration is not None:
             facts += facts_of_change(row, fact, now_ms)
         runs = change_open_runs(row, fact, rows)

@@ -40,7 +40,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ErrorClass, Phase, SessionStateName, Snapshot
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.judge import Objection
-from sessionary.stream_processors.core.model import COMPLETIONS, CONTENT, PROCESSOR_EVENTS, WORK
+from sessionary.stream_processors.core.model import COMPLETIONS, CONTENT, PROCESSOR_EVENTS, TRANSACTIONS, WORK
 from sessionary.stream_processors.core.session import clocks
 from sessionary.stream_processors.core.session.clocks import SessionClock
 from sessionary.stream_processors.core.session.people import (
@@ -342,7 +342,7 @@ OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_"))
 }
 # These change the session's content. Only its members may send them: the owning service, and those
 # of registered agents.
-CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated", "checkpoint_saved"})
+CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated", "checkpoint_saved", *TRANSACTIONS})
 # The owning service, or an operator, decides who is a member.
 MEMBERSHIP = frozenset({"agent_registered"})
 
@@ -359,7 +359,8 @@ ACCEPTED: dict[SessionStateName, frozenset[str]] = {
     | CONTENT
     | SIGNS_OF_LIFE
     | OPERATOR_EVENTS
-    | {"session_phase_changed", "state_updated", "resources_released"},
+    | TRANSACTIONS
+    | {"session_phase_changed", "state_updated", "session_rolled_back", "resources_released"},
     "Paused": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"session_phase_changed", "resources_released"},
     "Timeout": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"resources_released"},
     "Error": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | OPERATOR_EVENTS | {"session_phase_changed", "resources_released"},
@@ -418,6 +419,7 @@ __all__ = [
     "PROCESSOR_EVENTS",
     "RECOVERY_ATTEMPTS_MAX",
     "SIGNS_OF_LIFE",
+    "TRANSACTIONS",
     "TRANSITIONS",
     "WORK",
     "By",
