@@ -110,6 +110,12 @@ SESSION: Final = object_schema(
     migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last migration; null without one"},
     awaits_quota={"type": "boolean", "description": "true while the session waits for its tenant's quota"},
     exchanges=about(NUMBER, "number of turns, that is exchanges with the user, that have ended"),
+    last_tool=about(TEXT_OR_NULL, "the tool that was called last; null without a call"),
+    last_result=about(
+        TEXT_OR_NULL,
+        "result of the tool call that ended last, as JSON, or `failed: ` with its error's code and message; the first "
+        "256 characters",
+    ),
     verdict=about(
         VERDICT,
         "the verdict on the record at `after`; null without `after`. The session's last "

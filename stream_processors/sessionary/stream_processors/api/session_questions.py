@@ -268,6 +268,8 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "migration": _migration_document(row),
         "awaits_quota": waits_for_quota(row),
         "exchanges": row.exchanges,
+        "last_tool": row.last_tool,
+        "last_result": row.last_result,
         **log_document(asked),
     }
 

@@ -51,11 +51,13 @@ from sessionary.stream_processors.core.sequencing import (
     hash_event_id,
 )
 from sessionary.stream_processors.core.session.accepted import (
+    TOOL_EVENTS,
     decide_replayed,
     reject_beat,
     rule_for,
     take_over_session,
     take_turn,
+    tool_seen,
 )
 from sessionary.stream_processors.core.session.admission import used_tokens
 from sessionary.stream_processors.core.session.children import (
@@ -344,6 +346,8 @@ def _decide_known(
         facts += measured_context(row, envelope)
     if arrival.rules.token_quotas:
         facts += used_tokens(event, arrival.rules)
+    if type(event.payload) in TOOL_EVENTS:
+        facts.append(tool_seen(event.payload))
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
         return _reject_kept(row, event, arrival, objection, facts_of_number(sequence))
     if row.open_runs and isinstance(fact, Transitioned):
