@@ -10,7 +10,9 @@ def insert_memory(clickhouse: ClickHouseSettings, memory: InMemoryTransport) -> 
     """Insert events, audit records and rejected records of a memory with one partition."""
     events = [(one.at_ms * 1_000, one.offset, encode_event(one.event)) for one in memory.verdicts()]
     audit = [(memory.now_ms * 1_000, place, encode_record(one)) for place, one in enumerate(memory.audit())]
-    rejected = [(one.appended_at * 1_000, place, encode_record(one)) for place, one in enumerate(memory.rejected_records())]
+    rejected = [
+        (one.appended_at * 1_000, place, encode_record(one)) for place, one in enumerate(memory.rejected_records())
+    ]
     if events:
         insert_block(clickhouse, "history", events, f"events to {events[-1][1]}")
     if audit:

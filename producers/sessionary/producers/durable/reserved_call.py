@@ -358,7 +358,7 @@ class ReservedCall:
             if not self._policy.side_effect:  # it can be called again once there is a library
                 self.record_failure(to_error_info(error))
                 raise
-            stored = StoredText(lost_text(error))
+            stored = StoredText(lost_text(error, TOOL_RESULT))
             self._recorder.on_error(error)
         # The call took effect in any case: it must not be repeated.
         done = ToolCallSucceeded(
