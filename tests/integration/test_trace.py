@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.producers import Retry, SessionClient, tool
+from sessionary.producers import Retry, SessionClient, current_session, tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.settings import ClickHouseSettings
+from tests.support.aged_rows import AgedRows
 from tests.support.memory_rows import insert_memory
 from tests.support.pipelines import set_environment
 
@@ -83,3 +85,76 @@ def test_a_trace_prints_the_seven_steps_with_arguments_counts_and_error_code(
         '"up"',
     ]
     assert (steps[2]["records"], steps[4]["error_code"]) == (RECORDS, "http_429")
+
+
+READERS = """
+SELECT DISTINCT session_id FROM v_resource_accesses
+WHERE uri = '{uri}' AND operation = 'read' AND access_time BETWEEN '{t1}' AND '{t2}'
+ORDER BY session_id
+"""
+
+
+def test_which_sessions_read_a_resource_between_two_times_is_one_query(
+    tables: ClickHouseSettings, memory: InMemoryTransport, tmp_path: Path
+) -> None:
+    """R-003-30; and R-003-23: accesses of the client's own artifacts need no code of the caller."""
+    client = memory_client(memory=memory, artifacts=tmp_path)[0]
+    ids: list[str] = []
+
+    @tool(effect="read")
+    def read_sales() -> str:
+        session = current_session()
+        assert session is not None
+        session.accessed("file:///sales.csv")
+        return "sales"
+
+    with client:
+        for number in range(4):
+            with client.session(user_id="u1") as session:
+                ids.append(session.session_id)
+                if number == 0:
+                    session.accessed("file:///sales.csv", "write")
+                else:
+                    read_sales()
+            memory.advance(60)
+        library = client.artifacts
+        assert library is not None
+        with client.session(user_id="u1") as session:
+            ids.append(session.session_id)
+            saved = library.save(session, "a text", "markdown")
+            library.load(saved.reference)
+        library.load(saved.reference)
+    insert_memory(tables, memory)
+    rows = AgedRows(tables)
+    times = rows.fetch_values(
+        "SELECT toString(access_time) FROM v_resource_accesses WHERE uri = 'file:///sales.csv' ORDER BY access_time"
+    )
+    assert len(times) == 4
+    asked = READERS.format(uri="file:///sales.csv", t1=times[0][0], t2=times[2][0])
+    assert rows.fetch_values(asked) == [(each,) for each in sorted(ids[1:3])]
+    found = "SELECT session_id, operation, tool_name FROM v_resource_accesses WHERE uri = '{}' ORDER BY access_time"
+    assert rows.fetch_values(found.format("file:///sales.csv")) == [
+        (ids[0], "write", None),
+        *((each, "read", "read_sales") for each in ids[1:4]),
+    ]
+    assert rows.fetch_values(found.format(saved.uri)) == [(ids[4], "write", None), (ids[4], "read", None)]
+    assert memory.rejections() == []
+
+
+def test_the_last_tool_and_its_result_are_seen(tables: ClickHouseSettings, memory: InMemoryTransport) -> None:
+    """R-003-55, in the row and in ClickHouse."""
+    client = memory_client(memory=memory)[0]
+    forecast = make_forecast_tool(9)
+    with client, client.session(user_id="u1") as session:
+        assert (memory.find_row(session).last_tool, memory.find_row(session).last_result) == (None, None)
+        query_sales("2026-Q3")
+        row = memory.find_row(session)
+        assert row.last_tool == "query_sales"
+        assert row.last_result == f"{list(range(RECORDS))}".replace(" ", "")[:256]
+        with pytest.raises(RateLimited):
+            forecast(1)
+        row = memory.find_row(session)
+    insert_memory(tables, memory)
+    last = ("forecast", "failed: http_429: Rate limit exceeded")
+    assert (row.last_tool, row.last_result) == last
+    assert AgedRows(tables).fetch_values("SELECT last_tool, last_result FROM v_sessions") == [last]

@@ -38,4 +38,6 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN tokens_in 'tokens of the calls'' input',
     COMMENT COLUMN tokens_out 'tokens of the calls'' output',
     COMMENT COLUMN model_cost_usd_nanos 'cost of models in billionths of a US dollar',
-    COMMENT COLUMN tool_cost_usd_nanos 'cost of tools in billionths of a US dollar';
+    COMMENT COLUMN tool_cost_usd_nanos 'cost of tools in billionths of a US dollar',
+    COMMENT COLUMN last_tool 'tool that was called last; null without a call, and once its event has expired',
+    COMMENT COLUMN last_result 'result of the tool call that ended last, as JSON, or its failure: 256 characters; null without one, and once its event has expired';
