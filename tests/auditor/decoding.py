@@ -272,6 +272,8 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "turns": 0,
         "agents": {},
         "shared_results": 0,
+        "last_tool": None,
+        "last_result": None,
         "open_runs": [],  # their keys, in the order in which they began
     }
 

@@ -1,6 +1,7 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
 from tests.auditor.agent_model import OF_MEMBERS, is_stranger
+from tests.auditor.call_model import note_tool
 from tests.auditor.decoding import (
     ACTIVATION,
     VERDICT,
@@ -295,6 +296,7 @@ class PartitionOracle(PauseModel):
             self.judge_migration(key, row, kind, envelope, fields)
             return
         self.judge_run(key, row, kind, envelope, fields)
+        note_tool(row, kind, fields)
         match kind:
             case "session_phase_changed":
                 move_phase(row, envelope["producer_id"], fields["phase"], self.now)

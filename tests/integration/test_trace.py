@@ -1,13 +1,14 @@
-"""A session told as a trace, and what it accessed, in the real engine."""
+"""A session told as a trace, what it accessed, and its line of descent, in the real engine."""
 
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.producers import Retry, SessionClient, current_session, tool
+from sessionary.producers import Retry, Session, SessionClient, current_session, tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.aged_rows import AgedRows
@@ -158,3 +159,45 @@ def test_the_last_tool_and_its_result_are_seen(tables: ClickHouseSettings, memor
     last = ("forecast", "failed: http_429: Rate limit exceeded")
     assert (row.last_tool, row.last_result) == last
     assert AgedRows(tables).fetch_values("SELECT last_tool, last_result FROM v_sessions") == [last]
+
+
+def test_the_line_of_descent_of_sessions_is_a_view_and_is_shown(
+    tables: ClickHouseSettings,
+    memory: InMemoryTransport,
+    client: SessionClient,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """R-003-01: three sessions of a user, each with the context of the one before; and odd parents."""
+    gone, first_of_two, second_of_two = (str(uuid.uuid4()) for _ in range(3))
+    line: list[Session] = []
+    with client:
+        for number in range(3):
+            source = line[-1] if line else None
+            with client.session(user_id="u1", from_session=source) as session:
+                session.update_state({**session.state, f"note-{number}": True})
+            line.append(session)
+            memory.advance(1)
+        assert session.state == {f"note-{number}": True for number in range(3)}
+        orphan = client.create(user_id="u1", parent=gone)
+        client.create(user_id="u1", session_id=first_of_two, parent=second_of_two)
+        client.create(user_id="u1", session_id=second_of_two, parent=first_of_two)
+    insert_memory(tables, memory)
+    ids = [session.session_id for session in line]
+    snapshots = [memory.view_session(session).snapshot_id for session in line]
+    columns = "session_id, parent_session_id, snapshot_id, root_session_id, depth"
+    assert sorted(AgedRows(tables).fetch_values(f"SELECT {columns} FROM v_lineage")) == sorted(
+        [
+            (ids[0], None, None, ids[0], 0),
+            (ids[1], ids[0], snapshots[0], ids[0], 1),
+            (ids[2], ids[1], snapshots[1], ids[0], 2),
+            (orphan.session_id, gone, None, orphan.session_id, 0),
+            (first_of_two, second_of_two, None, None, None),
+            (second_of_two, first_of_two, None, None, None),
+        ]
+    )
+    set_environment(monkeypatch, tables)
+    for session_id, wanted in ((ids[2], [*zip(ids, [None, *snapshots[:2]], strict=True)]), (first_of_two, [])):
+        assert run(["session", "show", session_id, "--json"]) == 0
+        shown = json.loads(capfd.readouterr().out)
+        assert [(row["session_id"], row["snapshot_id"]) for row in shown["lineage"]] == wanted

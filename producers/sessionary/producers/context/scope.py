@@ -76,7 +76,6 @@ class AnyCore(Protocol):
         """
         ...
 
-
     def note_access(self, uri: str, operation: str) -> None:
         """Report an access of a resource if the session is Active; raise nothing."""
         ...

@@ -28,9 +28,9 @@ FROM
     ) AS a
     LEFT JOIN
     (
-        SELECT tenant_id, session_id, event_id, any(toString(name)) AS tool_name
-        FROM {database}.run_events
-        WHERE event_type = 'tool_call_started'
+        SELECT tenant_id, session_id, event_id, any(JSONExtractString(payload_json, 'tool_name')) AS tool_name
+        FROM {database}.history
+        WHERE event_type = 'tool_call_started' AND decode_error = ''
         GROUP BY tenant_id, session_id, event_id
     ) AS c ON c.tenant_id = a.tenant_id AND c.session_id = a.session_id AND c.event_id = a.cause_id
     UNION ALL
