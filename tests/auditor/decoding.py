@@ -47,6 +47,14 @@ class Rejection(Exception):
     """The record is rejected; the text is the reason."""
 
 
+def check_external_id(envelope: Row, fields: Row) -> None:
+    """Raise `Rejection` for the text of another session's id; a successor keeps its parent's."""
+    tenant, session, text = envelope["tenant_id"], envelope["session_id"], fields.get("external_id")
+    names = {f"{tenant}:{text}", f"{tenant}/{fields['parent_session_id']}"}
+    if text is not None and session not in {str(uuid.uuid5(_IDS, name)) for name in names}:
+        raise Rejection("invalid_value")
+
+
 def cleanup_id_of(row: Row) -> str:
     return str(uuid.uuid5(_IDS, f"{row['tenant']}:{row['session']}:{row['audit_seq']}"))
 

@@ -9,6 +9,7 @@ from tests.auditor.decoding import (
     Rejection,
     Row,
     begun_rules,
+    check_external_id,
     key_parts,
     new_row,
     partition_of,
@@ -221,6 +222,7 @@ class PartitionOracle(PauseModel):
         return True
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
+        check_external_id(envelope, fields)
         given = fields["limits"]
         limits = {name: DEFAULTS[name] if given[name] is None else given[name] for name in DEFAULTS}
         odd = any(not low <= limits[name] <= high for name, (low, high) in RANGES.items())

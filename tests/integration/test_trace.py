@@ -168,7 +168,7 @@ def test_the_line_of_descent_of_sessions_is_a_view_and_is_shown(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """R-003-01: three sessions of a user, each with the context of the one before; and odd parents."""
+    """R-003-01: three sessions of a user, each with the former one's context; and odd parents."""
     gone, first_of_two, second_of_two = (str(uuid.uuid4()) for _ in range(3))
     line: list[Session] = []
     with client:

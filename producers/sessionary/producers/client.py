@@ -279,9 +279,9 @@ class SessionClient:
         """Continue the session of an id of your own, or create and start it if there is none.
 
         Of several processes that open an id at once, one creates the session, and the others attach
-        to it. `state`, `limits`, `data_classes`, `parent`, `from_session`, `validate`, `connect` and
-        `quota_wait_s` are of a new session only. Leaving the `with` block ends the session; to
-        leave it for a later `open`, call `lifecycle.detach` instead.
+        to it. All arguments but `user_id` and `beats_with` are of a new session only. Leaving the
+        `with` block ends the session; to leave it for a later `open`, call `lifecycle.detach`
+        instead.
 
         A session that ended because it waited too long for its user, or before it was started, is
         continued in a new one that has it as parent, and so is one that is archived. The id then

@@ -51,8 +51,8 @@ def fetch_origin(
         view = control.fetch_session(session_id, after, timeout_s)
     except SessionLost as lost:
         raise SessionLost(
-            f"no session can start from session {session_id}, which the tenant does not have, or which is archived: name "
-            "another one in from_session, or give its content as state"
+            f"no session can start from session {session_id}, which the tenant does not have, or which is archived: "
+            "name another one in from_session, or give its content as state"
         ) from lost
     return _checked(view, session_id, snapshot_id, user_id)
 

@@ -180,8 +180,8 @@ def _find_origin(client: ClientCore, new: NewSession, parent_id: str | None) -> 
     if parent_id not in (None, session_id):
         raise Invalid(
             "invalid_value",
-            f"parent is {parent_id}, and from_session is {session_id}: the session from which another one starts is its "
-            "parent; give one of them",
+            f"parent is {parent_id}, and from_session is {session_id}: the session from which another one starts is "
+            "its parent; give one of them",
         )
     return fetch_origin(client, session_id, _core_of(session), snapshot_id, check_user(new.user_id))
 

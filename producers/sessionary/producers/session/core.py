@@ -34,6 +34,7 @@ from sessionary.producers.errors import (
     Invalid,
     ProducerConflict,
     ProducerError,
+    SessionaryError,
     SessionFenced,
     SessionLost,
     SessionTimeout,

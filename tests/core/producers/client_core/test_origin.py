@@ -27,7 +27,7 @@ def creation(memory: InMemoryTransport, session: Session) -> SessionCreated:
 
 @pytest.mark.parametrize("by_id", [False, True])
 def test_a_session_starts_with_the_context_of_the_last_snapshot_of_another_one(by_id: bool) -> None:
-    """R-003-01, R-003-27: its first snapshot goes on with the chain; R-003-24: else it has no parent."""
+    """R-003-01, 27: its first snapshot continues the chain; R-003-24: others have no parent."""
     client, memory = memory_client()
     with client:
         first, snapshot_id = begin(client, memory)

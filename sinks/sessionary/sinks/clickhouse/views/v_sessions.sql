@@ -12,7 +12,7 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN service_id 'last owner',
     COMMENT COLUMN first_state 'first state',
     COMMENT COLUMN state 'latest state',
-    COMMENT COLUMN outcome 'completed, failed, cancelled, timed_out, or open until it ends; unknown if a newer release gave the reason code',
+    COMMENT COLUMN outcome 'completed, user_left (no message came in time after a turn), failed, cancelled, timed_out, or open until it ends; unknown if a newer release gave the reason code',
     COMMENT COLUMN reason_code 'reason code of the end; of the latest transition while it is open',
     COMMENT COLUMN reason 'reason of the state in words; empty once personal data has expired',
     COMMENT COLUMN epoch 'number of the session''s owner: each take-over raises it',

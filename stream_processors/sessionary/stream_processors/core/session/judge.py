@@ -121,6 +121,7 @@ from sessionary.stream_processors.core.session.values import (
     invalid_envelope,
     measured_context,
     object_to_age,
+    object_to_external_id,
     object_to_first_snapshot,
     object_to_number,
     outside_ranges,
@@ -220,6 +221,8 @@ def _decide_unknown(rules: SessionRules, arrival: SessionArrival, event: Event) 
 
 def _decide_creation(creation: Transition, arrival: SessionArrival, event: Event, payload: SessionCreated) -> Decision:
     envelope = event.envelope
+    if wrong := object_to_external_id(arrival.session, payload):
+        return _reject_unkept(event, *wrong)
     try:
         limits = resolved(payload.limits)
     except Invalid as error:
