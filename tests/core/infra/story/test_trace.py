@@ -37,7 +37,7 @@ def test_rejected_events_are_no_steps_and_the_numbers_have_no_gap() -> None:
 def test_a_result_says_how_many_records_it_has(result: str | None, text: str, count: int | None) -> None:
     payload = {"tool_name": "search", "try_number": 1, "result_json": result}
     (step,) = make_trace([event_row(1, "tool_call_succeeded", payload)], [])
-    assert (step.text, step.count) == (text, count)
+    assert (step.text, step.records) == (text, count)
 
 
 def test_a_clock_is_a_step_and_content_that_has_gone_is_said_to_have() -> None:

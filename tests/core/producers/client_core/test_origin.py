@@ -1,6 +1,7 @@
 """A session that starts from another one's snapshot."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_what_no_session_can_start_from_is_an_error_and_nothing_is_sent() -> Non
         first, snapshot_id = begin(client, memory)
         theirs, _ = begin(stranger, memory)
         sent = len(memory.events())
-        for error, text, given in (
+        wrong: tuple[tuple[type[Exception], str, dict[str, Any]], ...] = (
             (Invalid, "is of tenant other", {"from_session": theirs}),
             (SessionLost, "which the tenant does not have", {"from_session": "thread-of-nobody"}),
             (Invalid, "serves another user", {"from_session": first, "user_id": "u2"}),
@@ -78,7 +79,8 @@ def test_what_no_session_can_start_from_is_an_error_and_nothing_is_sent() -> Non
             (Invalid, "name its session in from_session", {"from_snapshot": snapshot_id}),
             (Invalid, "two contents", {"from_session": first, "state": {}}),
             (Invalid, "give one of them", {"from_session": first, "parent": theirs.session_id}),
-        ):
+        )
+        for error, text, given in wrong:
             with pytest.raises(error, match=text):
                 client.session(**{"user_id": "u1", **given})
         assert len(memory.events()) == sent

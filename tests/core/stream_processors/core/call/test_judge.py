@@ -173,8 +173,8 @@ def test_the_session_shows_its_last_tool_and_its_last_result() -> None:
     assert last() == ("pay", "1" * 256)
     assert rig.call("started", idem_key="other", tool_name="mail") == "applied"
     assert last() == ("mail", "1" * 256)
-    failed = {"idem_key": "other", "tool_name": "mail", "error": ErrorInfo("fatal", "http_403", "forbidden")}
-    assert rig.call("failed", **failed) == "applied"
+    error = ErrorInfo("fatal", "http_403", "forbidden")
+    assert rig.call("failed", idem_key="other", tool_name="mail", error=error) == "applied"
     assert last() == ("mail", "failed: http_403: forbidden")
     assert rig.call("succeeded", idem_key="id", tool_name="plain", result_json=None) == "applied"
     assert last() == ("mail", "null")

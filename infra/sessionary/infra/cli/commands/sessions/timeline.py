@@ -124,7 +124,7 @@ def _trace_line(step: TraceStep) -> dict[str, Json]:
         "name": step.name,
         "text": step.text,
         "tries": step.tries,
-        "records": step.count,
+        "records": step.records,
         "error_code": step.error_code,
         "source_partition": partition,
         "source_offset": offset,
