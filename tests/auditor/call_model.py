@@ -13,6 +13,16 @@ def is_reserved(kind: str, fields: Row) -> bool:
     return kind in CALL_TYPES and fields["idem_key"] not in ("", fields["tool_call_id"])
 
 
+def note_tool(row: Row, kind: str, fields: Row) -> None:
+    """Keep in a session's row the last tool and the last result, of calls without a row too."""
+    if kind == "tool_call_started":
+        row["last_tool"] = fields["tool_name"][:256]
+    elif kind == "tool_call_succeeded":
+        row["last_result"] = (fields["result_json"] or "null")[:256]
+    elif kind == "tool_call_failed":
+        row["last_result"] = f"failed: {fields['error']['code']}: {fields['error']['message']}"[:256]
+
+
 def next_call(call: Row | None, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row, now: int) -> Row:
     """Return the call after an event of it; raises `Rejection`.
 

@@ -47,6 +47,14 @@ class Rejection(Exception):
     """The record is rejected; the text is the reason."""
 
 
+def check_external_id(envelope: Row, fields: Row) -> None:
+    """Raise `Rejection` for the text of another session's id; a successor keeps its parent's."""
+    tenant, session, text = envelope["tenant_id"], envelope["session_id"], fields.get("external_id")
+    names = {f"{tenant}:{text}", f"{tenant}/{fields['parent_session_id']}"}
+    if text is not None and session not in {str(uuid.uuid5(_IDS, name)) for name in names}:
+        raise Rejection("invalid_value")
+
+
 def cleanup_id_of(row: Row) -> str:
     return str(uuid.uuid5(_IDS, f"{row['tenant']}:{row['session']}:{row['audit_seq']}"))
 
@@ -273,6 +281,8 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "agents": {},
         "shared_results": 0,
         "transactions": [],  # open ones: id, when it began, agent
+        "last_tool": None,
+        "last_result": None,
         "open_runs": [],  # their keys, in the order in which they began
     }
 

@@ -1,6 +1,7 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
 from tests.auditor.agent_model import OF_MEMBERS, is_stranger
+from tests.auditor.call_model import note_tool
 from tests.auditor.decoding import (
     ACTIVATION,
     VERDICT,
@@ -8,6 +9,7 @@ from tests.auditor.decoding import (
     Rejection,
     Row,
     begun_rules,
+    check_external_id,
     child_key_of,
     key_parts,
     new_row,
@@ -225,6 +227,7 @@ class PartitionOracle(PauseModel):
         return True
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
+        check_external_id(envelope, fields)
         given = fields["limits"]
         limits = {name: DEFAULTS[name] if given[name] is None else given[name] for name in DEFAULTS}
         odd = any(not low <= limits[name] <= high for name, (low, high) in RANGES.items())
@@ -300,6 +303,7 @@ class PartitionOracle(PauseModel):
             self.judge_migration(key, row, kind, envelope, fields)
             return
         self.judge_run(key, row, kind, envelope, fields)
+        note_tool(row, kind, fields)
         match kind:
             case "session_phase_changed":
                 move_phase(row, envelope["producer_id"], fields["phase"], self.now)

@@ -8,6 +8,7 @@ from tests.auditor.rules import DAY_MS
 _SAME = (
     *("state", "phase", "epoch", "version", "audit_seq", "created_at", "entered_at", "last_event_at"),
     *("last_work_at", "max_due_at", "released_at", "error_class", "state_json", "context_exceeded"),
+    *("last_tool", "last_result"),
 )
 SAME_OF_RUNS = (
     *("run_id", "mode", "state", "run_seq", "created_at", "entered_at", "last_event_at", "progress", "resumes"),

@@ -107,6 +107,8 @@ def oracle_row(state: SessionState) -> Row:
         "cleanups": {cleanup.cleanup_id: cleanup.released for cleanup in state.cleanups},
         "rejections": [(rejection.offset, rejection.reason) for rejection in state.rejections],
         "context_exceeded": state.context_exceeded,
+        "last_tool": state.last_tool,
+        "last_result": state.last_result,
         "late_epoch": state.late_epoch,
         "fenced": state.fenced_beats and (state.fenced_beats.epoch, tuple(state.fenced_beats.id_hashes)),
     }

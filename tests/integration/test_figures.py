@@ -31,6 +31,8 @@ from tests.support.values import example_event
 
 AGES = (1, 31, 366, 2_922)  # days; the last one is eight years
 SEVEN_YEARS = 2_557
+# Of whom a session descends, which stays known.
+_LINEAGE = ("parent_session_id", "restored_from_snapshot_id")
 _USAGE = "SELECT calls, tokens_in, model_cost_usd_nanos + tool_cost_usd_nanos AS cost FROM v_usage"
 
 
@@ -71,8 +73,8 @@ def test_sinks_write_the_figures_that_the_table_would_make_of_payloads(rows: Age
         "AND default_expression LIKE '%payload_json%'"
     )
     # The text of a session's id is no figure: the table makes it, and forgets it.
-    assert [name for name, _ in columns] == [*FIGURE_COLUMNS, "external_id"]
-    for name, made in columns[:-1]:
+    assert [name for name, _ in columns] == [*FIGURE_COLUMNS, "external_id", *_LINEAGE]
+    for name, made in columns[: len(FIGURE_COLUMNS)]:
         differing = f"countIf(NOT isNotDistinctFrom({name}, ({made}))) AS differing"
         reported = rows.fetch_values(
             f"SELECT {differing}, uniqExact(ifNull(toString({name}), '')) > 1 AS reported FROM history"

@@ -25,6 +25,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "snapshot": snapshot("first"),
         "parent_session_id": None,
         "restored_from_snapshot_id": None,
+        "external_id": None,
     },
     "session_phase_changed": {"phase": "validating"},
     "session_start_failed": {"reason": "invalid_config"},

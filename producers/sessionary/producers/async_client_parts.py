@@ -143,8 +143,8 @@ def _opening_by(
 
 
 def _may_block(client: ClientCore, new: NewSession) -> bool:
-    """Return whether a creation may wait: for room in the queue, or for the verdict on its id."""
-    return client.ports.transport.may_block or new.session_id is not None
+    """Return whether a creation may wait: for room in the queue, or for the processor."""
+    return client.ports.transport.may_block or new.session_id is not None or new.start_from[0] is not None
 
 
 async def attach_core_async(

@@ -167,7 +167,8 @@ class SessionClient:
         session_id: SessionId | None = None,
         state_schema_version: int = 1,
         parent: "SessionId | Session | AsyncSession | None" = None,
-        restored_from_snapshot_id: str | None = None,
+        from_session: "SessionId | Session | AsyncSession | None" = None,
+        from_snapshot: str | None = None,
         beats_with: BeatsWith = "process",
         **metadata: Unpack[EventMetadata],
     ) -> Session:
@@ -184,7 +185,9 @@ class SessionClient:
                 then waits for the processor. Default: a new UUID.
             state_schema_version: Version of the content's schema, the agent's own.
             parent: The session that this one belongs to, or its id.
-            restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
+            from_session: A session of the same user, or its id, with the content of whose last
+                snapshot this one starts; it is the parent then. The call waits for the processor.
+            from_snapshot: The id that this snapshot must have. Default: any.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
             metadata: Metadata of the session's first event, as in `EventMetadata`.
@@ -197,9 +200,10 @@ class SessionClient:
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
             SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
+            SessionLost: The tenant has no session `from_session`, or it is archived.
         """
         parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
-        new = NewSession(*parts, restored_from_snapshot_id, beats_with, metadata)
+        new = NewSession(*parts, (from_session, from_snapshot), beats_with, metadata)
         return Session(create_core(self.core, new))
 
     def session(
@@ -211,6 +215,8 @@ class SessionClient:
         data_classes: Sequence[DataClass] = (),
         session_id: SessionId | None = None,
         parent: "SessionId | Session | AsyncSession | None" = None,
+        from_session: "SessionId | Session | AsyncSession | None" = None,
+        from_snapshot: str | None = None,
         validate: Step | None = None,
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
@@ -227,6 +233,9 @@ class SessionClient:
             session_id: An id of your own, as `open` takes it, which no session has yet; the call
                 then waits for the processor. Default: a new UUID.
             parent: The session that this one belongs to, or its id.
+            from_session: A session of the same user, or its id, with the content of whose last
+                snapshot this one starts; it is the parent then. The call waits for the processor.
+            from_snapshot: The id that this snapshot must have. Default: any.
             validate: Called in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
@@ -244,8 +253,10 @@ class SessionClient:
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
             SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
+            SessionLost: The tenant has no session `from_session`, or it is archived.
         """
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
+        start_from = from_session, from_snapshot
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with, metadata)
         return Session(start_core(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     def open(
@@ -257,6 +268,8 @@ class SessionClient:
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         parent: "SessionId | Session | AsyncSession | None" = None,
+        from_session: "SessionId | Session | AsyncSession | None" = None,
+        from_snapshot: str | None = None,
         validate: Step | None = None,
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
@@ -266,9 +279,9 @@ class SessionClient:
         """Continue the session of an id of your own, or create and start it if there is none.
 
         Of several processes that open an id at once, one creates the session, and the others attach
-        to it. `state`, `limits`, `data_classes`, `parent`, `validate`, `connect` and `quota_wait_s`
-        are of a new session only. Leaving the `with` block ends the session; to leave it for a
-        later `open`, call `lifecycle.detach` instead.
+        to it. All arguments but `user_id` and `beats_with` are of a new session only. Leaving the
+        `with` block ends the session; to leave it for a later `open`, call `lifecycle.detach`
+        instead.
 
         A session that ended because it waited too long for its user, or before it was started, is
         continued in a new one that has it as parent, and so is one that is archived. The id then
@@ -287,6 +300,9 @@ class SessionClient:
             limits: Time and size limits that differ from the defaults.
             data_classes: Classes of the data that the session handles.
             parent: The session that a new one belongs to, or its id.
+            from_session: A session of the same user, or its id, with the content of whose last
+                snapshot a new one starts; it is the parent then.
+            from_snapshot: The id that this snapshot must have. Default: any.
             validate: Called in phase `validating`, as in `session`.
             connect: Called in phase `connecting`, as in `session`.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
@@ -311,7 +327,8 @@ class SessionClient:
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
+        start_from = from_session, from_snapshot
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with, metadata)
         return Session(open_core(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     def attach(

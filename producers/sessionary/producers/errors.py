@@ -190,7 +190,7 @@ class SessionExists(ProducerError):
         session_id: The session that exists.
     """
 
-    def __init__(self, session_id: str, how: str = "exists: `client.open` continues it, or makes it") -> None:
+    def __init__(self, session_id: str, how: str = "exists: continue it by `client.open` with its id") -> None:
         super().__init__(f"session {session_id} {how}")
         self.session_id = session_id
 

@@ -6,12 +6,13 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Unpack
 
 from sessionary.producers.artifacts.stores import ArtifactStore, open_store
-from sessionary.producers.context.scope import EventMetadata
+from sessionary.producers.context.scope import EventMetadata, active_session
 from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing, Invalid
 from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated, Payload
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
@@ -319,6 +320,13 @@ class Reporter(Protocol):
         ...
 
 
+def _note_read(uri: str) -> None:
+    session = active_session()
+    if session is not None:
+        with suppress(RuntimeError):  # of an `AsyncSession` that is not open yet
+            session.core.note_access(uri, "read")
+
+
 class ArtifactLibrary:
     """Artifacts in one store. Thread-safe, if the store is.
 
@@ -384,6 +392,8 @@ class ArtifactLibrary:
     def load(self, artifact: Artifact | ArtifactReference | str) -> bytes:
         """Return a body by its artifact, its reference, or the reference's text.
 
+        In the block of a session, the access is reported in it, as `Session.accessed` does.
+
         Raises `Invalid` for a text that is no reference, `ArtifactMissing`, `Unavailable`,
         `ArtifactDeleted` if the artifact has expired, and `ArtifactDamaged` if the body does not
         have its hash.
@@ -398,6 +408,7 @@ class ArtifactLibrary:
             raise
         if hashlib.sha256(body).hexdigest() != found.sha256:
             raise ArtifactDamaged(self.store.uri(name))
+        _note_read(self.store.uri(name))
         return body
 
     def stream(

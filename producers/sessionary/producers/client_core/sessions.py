@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sessionary.producers.artifacts.library import ArtifactLibrary
+    from sessionary.producers.client_core.origin import Origin
     from sessionary.producers.durable.flow import Flow
     from sessionary.producers.settings import ProducerSettings
 
@@ -101,7 +102,7 @@ class NewSession(NamedTuple):
     session_id: SessionId | None
     state_schema_version: int
     parent: SessionId | KnownSession | None
-    restored_from_snapshot_id: str | None
+    start_from: "tuple[SessionId | KnownSession | None, str | None]"  # a session, and the id of its snapshot
     beats_with: BeatsWith
     metadata: EventMetadata
 
@@ -130,9 +131,14 @@ def _create_named(client: ClientCore, new: NewSession, given: GivenId, parent_id
 def send_creation(
     client: ClientCore, new: NewSession, given: GivenId, parent_id: str | None, on_receipt: OnReceipt | None
 ) -> SessionCore:
-    """Send a session's first event; wait for nothing."""
+    """Send a session's first event; wait for nothing but the content of another session."""
     limits, is_alive = check_limits(new.limits), lifeline_of(new.beats_with)
-    parent_id = parent_id or (None if new.parent is None else _id_of(client, new.parent, "parent session id"))
+    own_parent = None if new.parent is None else _id_of(client, new.parent, "parent session id")
+    origin = _find_origin(client, new, own_parent)
+    parent_id = parent_id or own_parent or (None if origin is None else origin.session_id)
+    if origin is not None:
+        classes = tuple(dict.fromkeys((*new.data_classes, *origin.data_classes)))
+        new = new._replace(state=origin.state, state_schema_version=origin.schema_version, data_classes=classes)
     fields = envelope_fields(new.metadata)
     key = SessionKey(client.tenant_id, given.session_id)
     emitter = client.new_emitter(key, check_user(new.user_id), new.data_classes, new=new.session_id is None)
@@ -145,12 +151,39 @@ def send_creation(
             state_schema_version=new.state_schema_version,
             is_alive=is_alive,
         )
-        Lifecycle(core).register(parent_id, new.restored_from_snapshot_id, given.external_id, fields, on_receipt)
+        core.view.snapshot_id = snapshot_id = None if origin is None else origin.snapshot_id
+        Lifecycle(core).register(parent_id, snapshot_id, given.external_id, fields, on_receipt)
     except BaseException:
         if not emitter.last_seq:  # neither this call nor another object sent anything in the session
             emitter.forget_sequence()
         raise
     return core
+
+
+def _find_origin(client: ClientCore, new: NewSession, parent_id: str | None) -> "Origin | None":
+    """Return the snapshot that a new session starts from; None if it starts anew.
+
+    Raises as `SessionClient.create` does.
+    """
+    session, snapshot_id = new.start_from
+    if session is None:
+        if snapshot_id is not None:
+            raise Invalid(
+                "invalid_value", f"from_snapshot is {snapshot_id!r:.80}: name its session in from_session too"
+            )
+        return None
+    from sessionary.producers.client_core.origin import fetch_origin  # most sessions start anew
+
+    if new.state is not None:
+        raise Invalid("invalid_value", "state and from_session are two contents of one session: give one of them")
+    session_id = _id_of(client, session, "from_session")
+    if parent_id not in (None, session_id):
+        raise Invalid(
+            "invalid_value",
+            f"parent is {parent_id}, and from_session is {session_id}: the session from which another one starts is "
+            "its parent; give one of them",
+        )
+    return fetch_origin(client, session_id, _core_of(session), snapshot_id, check_user(new.user_id))
 
 
 def find_core(client: ClientCore, new: NewSession) -> SessionCore:
@@ -291,5 +324,5 @@ def _id_of(client: ClientCore, session: SessionId | KnownSession, what: str = "s
         return given_session_id(client.tenant_id, cast(SessionId, session), what).session_id
     key = core.emitter.key
     if key.tenant_id != client.tenant_id:
-        raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {client.tenant_id}")
+        raise Invalid("invalid_value", f"session {key.session_id} is of tenant {key.tenant_id}, not {client.tenant_id}")
     return key.session_id

@@ -8,12 +8,11 @@ from sessionary.producers.context.reported_block import Output
 from sessionary.producers.context.scope import AnyCore
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import Invalid
-from sessionary.producers.process.safe_text import any_json_text, text_with_type, type_name
+from sessionary.producers.process.safe_text import any_json_text, json_value, type_name
 
 KEPT_BYTES: Final = 256 << 10  # of the JSON of what a generator yields, and of arguments that are not cut
 CUT_CHARACTERS: Final = 16 << 10  # of the JSON of a value that nothing can hold whole
 CUT_MARK: Final = "…"
-_DEPTH_MAX: Final = 8  # of containers that are looked into for the value that JSON cannot hold
 
 
 class Capture:
@@ -105,26 +104,6 @@ class CapturedCall:
                 self._items.append(text)
                 return
         self._more += 1
-
-
-def json_value(value: Any, outer: tuple[int, ...] = ()) -> Any:
-    """Return a value with all that JSON cannot hold in it as text with its type.
-
-    `outer`: the ids of the containers around it.
-    """
-    try:
-        any_json_text(value, "value")
-    except Invalid:
-        pass
-    else:
-        return value
-    if len(outer) < _DEPTH_MAX and id(value) not in outer:
-        inside = (*outer, id(value))
-        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            return {key: json_value(item, inside) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [json_value(item, inside) for item in value]
-    return text_with_type(value)
 
 
 def cut_value(value: object, held: Any, share: int = 1) -> dict[str, object]:

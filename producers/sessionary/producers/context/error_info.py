@@ -67,8 +67,17 @@ def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = 
     if not is_failure:
         return ErrorInfo(error_class, CANCELLED, error_message(error))
     message = exception_text(error)[:MESSAGE_LENGTH_MAX]
-    code = MODEL_LIMIT if isinstance(error, ModelTimeout) else type(error).__name__
-    return ErrorInfo(error_class, code, message)
+    return ErrorInfo(error_class, _code_of(error), message)
+
+
+def _code_of(error: BaseException) -> str:
+    """Return the code of a failure: `http_429` if a service answered so, else the error's class."""
+    if isinstance(error, ModelTimeout):
+        return MODEL_LIMIT
+    from sessionary.producers.context.failure_class import status_of  # a failure needs it first
+
+    status = status_of(error) if isinstance(error, Exception) else None  # the code of an exit is none
+    return type(error).__name__ if status is None else f"http_{status}"
 
 
 def is_retryable(error: Exception) -> bool:

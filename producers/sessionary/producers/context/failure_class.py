@@ -153,7 +153,7 @@ def _say(error: Exception) -> _Said | None:
     said = next((_SAID[name] for name in names if name in _SAID), None)
     if said == "not_sent":  # by a proxy, with a status of its own
         return said
-    if (status := _status(error)) is not None and 400 <= status <= 599:
+    if (status := status_of(error)) is not None:
         return "unknown" if status in _TOO_LATE_OR_MANY or status >= 500 else "refused"
     if ("grpc", "RpcError") in names:
         return _say_of_grpc(error)
@@ -199,7 +199,13 @@ def _frames(error: BaseException | None) -> "list[FrameType]":
     return frames
 
 
-def _status(error: Exception) -> int | None:
+def status_of(error: BaseException) -> int | None:
+    """Return the status from 400 to 599 with which a service answered; None without one."""
+    status = _status(error)
+    return status if status is not None and 400 <= status <= 599 else None
+
+
+def _status(error: BaseException) -> int | None:
     """Return the status of the answer in an error; None without one."""
     response = _read(error, "response")
     match response:

@@ -76,6 +76,10 @@ class AnyCore(Protocol):
         """
         ...
 
+    def note_access(self, uri: str, operation: str) -> None:
+        """Report an access of a resource if the session is Active; raise nothing."""
+        ...
+
 
 class AnySession(Protocol):
     """A `Session` or an `AsyncSession`."""

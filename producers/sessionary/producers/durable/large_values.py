@@ -117,17 +117,25 @@ def load_value(library: "ArtifactLibrary | None", text: str | None) -> Json:
     return json.loads(library.load(reference))
 
 
-def lost_text(error: ResultTooLarge) -> str:
-    """Return a stand-in for the result of a call that took effect, and could not be kept."""
-    return any_json_text({"artifact_ref": f"artifact:{TOOL_RESULT}:", "summary": error.detail}, "result")
+def lost_text(error: ResultTooLarge, artifact_type: str) -> str:
+    """Return a stand-in for a value of a type that could not be kept."""
+    return any_json_text({"artifact_ref": f"artifact:{artifact_type}:", "summary": error.detail}, "value")
 
 
 def is_stored_text(stored: str, text: str) -> bool:
-    """Return whether an event's JSON, or the artifact that it refers to, is `text`."""
-    reference = _reference_in(json.loads(stored))
+    """Return whether an event's JSON, or the artifact that it refers to, is `text`.
+
+    What was not kept is any text.
+    """
+    reference = reference_in(stored)
     if not reference:
-        return stored == text
+        return reference is not None or stored == text
     return reference.rpartition(":")[2] == hashlib.sha256(text.encode()).hexdigest()
+
+
+def reference_in(text: str) -> str | None:
+    """Return the reference that an event's JSON is, '' for a value that was not kept; else None."""
+    return _reference_in(json.loads(text))
 
 
 def _reference_in(value: Json) -> str | None:

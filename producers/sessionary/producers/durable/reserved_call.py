@@ -225,6 +225,7 @@ class ReservedCall:
         self._asked_s = 0.0  # before the try was asked for, so before its limit began
         self._given_up = 0
         self._first_failed_s: float | None = None
+        self._reason: str | None = None  # why the next try is one
 
     def reserve(self) -> Flow[_Stored | None]:
         """Reserve the key for the next try; return the stored result if there is one already."""
@@ -342,6 +343,8 @@ class ReservedCall:
             return None, f"{what}, and the last try may begin {retry.deadline_ms / 1_000:g} s after the first failure"
         if wait_s * 1_000 >= idle_ms:
             return None, f"{what}, and the session's idle_ms is {idle_ms / 1_000:g} s"
+        kind = "exponential back-off" if asked_s < wait_s else "a wait that the service asked for,"
+        self._reason = f"retry {failures} of {retry.retries}, after {kind} of {wait_s:.3g} s"
         return wait_s, ""
 
     def record_result(self, result: Json) -> None:
@@ -357,7 +360,7 @@ class ReservedCall:
             if not self._policy.side_effect:  # it can be called again once there is a library
                 self.record_failure(to_error_info(error))
                 raise
-            stored = StoredText(lost_text(error))
+            stored = StoredText(lost_text(error, TOOL_RESULT))
             self._recorder.on_error(error)
         # The call took effect in any case: it must not be repeated.
         done = ToolCallSucceeded(
@@ -443,6 +446,7 @@ class ReservedCall:
             side_effect=policy.side_effect,
             queryable=policy.queryable,
             limit_ms=policy.limit_ms,
+            reason=self._reason,
         )
         self._asked_s = recorder.waits.now_s()
         judged = self._ask_about(started)
@@ -482,6 +486,8 @@ class ReservedCall:
             if stored is not None:
                 return stored
         self._try_number = known.try_number + 1
+        why = "" if known.error is None else f": {known.error.code} ({known.error.error_class})"
+        self._reason = f"try {known.try_number} is {known.state}{why}"
         return None
 
     def _outwait(self, known: CallView) -> Flow[CallView]:

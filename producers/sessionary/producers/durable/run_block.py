@@ -290,7 +290,7 @@ class Run(ReportedBlock):
             name: The step's name.
             function: The work of the step; a function, or a coroutine function.
             args: The arguments of `function`; recorded with `kwargs` as the step's input, which is
-                `{}` without any. If JSON cannot hold them, the step has no input.
+                `{}` without any. What JSON cannot hold is kept as `{"text": ..., "type": ...}`.
             kwargs: The arguments by name.
             key: Tells the step apart from others of its name, which may be open at the same time;
                 `function` does not get it. Recorded as `collect [key]`. A step of the same name and

@@ -10,14 +10,22 @@ from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.context.scope import ModelShare, WorkContext, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.durable.errors import RunOver
+from sessionary.producers.durable.errors import ResultTooLarge, RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
-from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, is_stored_text, load_value, store_value
+from sessionary.producers.durable.large_values import (
+    STEP_INPUT,
+    STEP_OUTPUT,
+    is_stored_text,
+    load_value,
+    lost_text,
+    reference_in,
+    store_value,
+)
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import DONE_STATES, describe_retry
 from sessionary.producers.durable.run_items import RunProgress
 from sessionary.producers.errors import Invalid, ModelTimeout, NotAllowed, SessionaryError, Unavailable
-from sessionary.producers.process.safe_text import any_json_text
+from sessionary.producers.process.safe_text import any_json_text, json_value
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import MODEL_LIMIT, NAME_CHARACTERS_MAX
@@ -169,7 +177,7 @@ class RunSteps:
             return (yield from self._skip(known, given))
         attempt, fields = self._new_attempt(known)
         self._known[name] = StepView(name, "running", attempt)
-        input_json = yield Do(lambda: self._input_of(given, fields))
+        input_json: str | None = yield Do(lambda: self._input_of(given, fields))
         started = StepStarted(name, attempt, input_json, limit_ms, self._reason_of(known))
         event_id = (yield from self._send(lambda: self._recorder.send(started, fields))).event_id
         fields = fields._replace(causation_id=event_id)
@@ -227,11 +235,11 @@ class RunSteps:
         return known
 
     def _input_of(self, given: Mapping[str, Any], fields: EnvelopeFields) -> str | None:
-        """Return a step's input as its event has it; None if JSON cannot hold it."""
+        """Return a step's input as its event has it: what JSON cannot hold as text."""
         try:
-            return store_value(self._recorder, dict(given), "input", STEP_INPUT, fields).text
-        except Invalid:
-            return None
+            return store_value(self._recorder, json_value(dict(given)), "input", STEP_INPUT, fields).text
+        except ResultTooLarge as error:
+            return lost_text(error, STEP_INPUT)
 
     def _fetch(self, name: str) -> StepView:
         recorder = self._recorder
@@ -274,18 +282,33 @@ def _items_in(known: StepView) -> int:
 def _check_same_input(known: StepView, given: Mapping[str, Any]) -> None:
     """Raise `Invalid` if a step was done with another input than it is given now."""
     if known.input_json is None:
-        return  # JSON could not hold it, or the step was skipped before it began
-    try:
-        text = any_json_text(dict(given), "input")
-    except Invalid:
-        text = "what JSON cannot hold"
-    if not is_stored_text(known.input_json, text):
+        return  # the step was skipped before it began
+    plain = dict(given)
+    held = json_value(plain)
+    text = any_json_text(held, "input")
+    if not (is_stored_text(known.input_json, text) if held is plain else _is_alike(known.input_json, text)):
         raise Invalid(
             "invalid_value",
             f"the step {known.name!r} was done with the arguments {known.input_json:.300}, and is given {text:.300}: "
             "its stored output is not that of these. Begin the steps in the same order and with the same arguments as "
             "before, or tell them apart by run.step(..., key=...)",
         )
+
+
+def _is_alike(stored: str, text: str) -> bool:
+    """Return whether two inputs are equal, but for the text of what JSON cannot hold.
+
+    That differs from process to process: its type counts. An artifact is not compared.
+    """
+    return reference_in(stored) is not None or _only_types(json.loads(stored)) == _only_types(json.loads(text))
+
+
+def _only_types(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"text", "type"}:
+            return value["type"]
+        return {key: _only_types(item) for key, item in value.items()}
+    return [_only_types(item) for item in value] if isinstance(value, list) else value
 
 
 def _checked_key(key: object) -> str:

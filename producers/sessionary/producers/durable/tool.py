@@ -14,10 +14,11 @@ from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.call_keys import canonical_text, checked_key, idempotency_key, numbered_key
 from sessionary.producers.durable.errors import ResultTooLarge, ToolCallFailed
 from sessionary.producers.durable.flow import Flow, run_flow, run_flow_async
-from sessionary.producers.durable.large_values import TOOL_ARGUMENTS, store_value
+from sessionary.producers.durable.large_values import TOOL_ARGUMENTS, lost_text, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.reserved_call import CallPlan, CallRate, Query, Retry, ToolPolicy, recorded_call
 from sessionary.producers.errors import Invalid, SessionaryError
+from sessionary.producers.process.safe_text import json_value
 from sessionary.schemas.limits import LIMIT_MAX, NAME_CHARACTERS_MAX
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -310,19 +311,18 @@ class _InsideCall:
 def _arguments_text(
     recorder: Recorder, tool_name: str, arguments: Mapping[str, Any], is_needed: bool, fields: EnvelopeFields
 ) -> str:
-    """Return the arguments as an event carries them. Raises `Invalid` if JSON cannot hold them.
+    """Return the arguments as an event carries them.
 
-    If they are not needed, that is `{}`.
+    Raises `Invalid` if JSON cannot hold them, or they are too large. If they are not needed, what
+    JSON cannot hold is text with its type, and of what is too large there is a summary.
     """
+    given = dict(arguments) if is_needed else json_value(dict(arguments))
     try:
-        return store_value(recorder, arguments, f"arguments of {tool_name}", TOOL_ARGUMENTS, fields).text or "{}"
+        return store_value(recorder, given, f"arguments of {tool_name}", TOOL_ARGUMENTS, fields).text or "{}"
     except ResultTooLarge as error:
         if is_needed:
             raise Invalid("invalid_value", error.detail) from error.__cause__
-    except Invalid:
-        if is_needed:
-            raise
-    return "{}"
+        return lost_text(error, TOOL_ARGUMENTS)
 
 
 def _current_recorder() -> Recorder | None:

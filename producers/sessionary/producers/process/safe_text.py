@@ -53,6 +53,7 @@ def error_text(error: BaseException) -> str:
 
 
 JSON_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)  # Leaves room for the envelope around it
+_DEPTH_MAX = 8  # of containers that are looked into for the value that JSON cannot hold
 _CONTAINERS = (dict, list, tuple)
 _ONLY_TEXT = frozenset({str})
 _LEAVES = frozenset({str, int, float, bool, type(None)})
@@ -114,6 +115,26 @@ def _describe_foreign_key(value: Any, path: str) -> str:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     form = "{}.{}" if isinstance(value, dict) else "{}[{}]"
     return next(filter(None, (_describe_foreign_key(item, form.format(path, key)) for key, item in items)), "")
+
+
+def json_value(value: Any, outer: tuple[int, ...] = ()) -> Any:
+    """Return a value with all that JSON cannot hold in it as text with its type.
+
+    `outer`: the ids of the containers around it.
+    """
+    try:
+        any_json_text(value, "value")
+    except Invalid:
+        pass
+    else:
+        return value
+    if len(outer) < _DEPTH_MAX and id(value) not in outer:
+        inside = (*outer, id(value))
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {key: json_value(item, inside) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [json_value(item, inside) for item in value]
+    return text_with_type(value)
 
 
 def text_with_type(value: object) -> dict[str, str]:

@@ -46,7 +46,7 @@ from sessionary.producers.session.transaction import Transaction, roll_back_sess
 from sessionary.producers.session.turn import Turn
 from sessionary.producers.session.updates import AgentGroup, Updates
 from sessionary.producers.session.view import parsed_state
-from sessionary.producers.verdicts.local_checks import check_progress
+from sessionary.producers.verdicts.local_checks import check_access, check_progress
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
 from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, RunMode, StartFailureReason
 
@@ -491,6 +491,28 @@ class AsyncSession(OpenedLater):
             self.core.send_event,
             SessionActivity("info", text),
             envelope_fields(metadata) if metadata else NO_FIELDS,
+        )
+
+    def accessed(self, uri: str, operation: str = "read", **metadata: Unpack[EventMetadata]) -> str:
+        """Report that a resource was accessed now, by the agent or by the tool that calls this.
+
+            text = Path("/data/sales.csv").read_text()
+            current_session().accessed("file:///data/sales.csv")
+
+        The event is an activity whose kind is the operation; `v_resource_accesses` has it with the
+        step and the tool call that it belongs to. Artifacts of this client's library need no call.
+
+        Args:
+            uri: The resource, in 1 to 1,000 characters, of a form that stays the same.
+            operation: What was done: `read`, `write`, `delete` or another word.
+            metadata: As in `emit`.
+
+        Returns the event's id. Raises `Invalid` for a URI or an operation that is no such text;
+        otherwise raises as `emit` does.
+        """
+        check_access(uri, operation)
+        return self.core.send_event(
+            SessionActivity(operation, None, uri), envelope_fields(metadata) if metadata else NO_FIELDS
         )
 
     async def progress(

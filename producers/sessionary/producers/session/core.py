@@ -34,6 +34,7 @@ from sessionary.producers.errors import (
     Invalid,
     ProducerConflict,
     ProducerError,
+    SessionaryError,
     SessionFenced,
     SessionLost,
     SessionTimeout,
@@ -47,7 +48,7 @@ from sessionary.producers.session.view import WAITING, LocalView
 from sessionary.producers.verdicts.begun_work import COUNTED, BegunWork
 from sessionary.producers.verdicts.local_checks import is_clock_reason
 from sessionary.producers.verdicts.session_watch import SessionWatch
-from sessionary.schemas.events import EVENT_TYPES, Payload, RunQueued, RunStarted, SessionPhaseChanged
+from sessionary.schemas.events import EVENT_TYPES, Payload, RunQueued, RunStarted, SessionActivity, SessionPhaseChanged
 from sessionary.schemas.limits import with_defaults
 from sessionary.schemas.types import Phase, RejectionReason
 
@@ -529,6 +530,17 @@ class SessionCore:
     def keep_value(self, value: Json, what: str, artifact_type: str, fields: EnvelopeFields) -> StoredText:
         """Return a value as an event of this session has it; blocks and raises as `store_value`."""
         return store_value(self.recorder(), value, what, artifact_type, fields)
+
+    def note_access(self, uri: str, operation: str) -> None:
+        """Report an access of a resource if the session is Active; raise nothing.
+
+        Errors go to the client's `on_error`: what was accessed is there.
+        """
+        if self.is_active() and not self.emitter.gate.of_parent:
+            try:
+                self.send_event(SessionActivity(operation, None, uri))
+            except SessionaryError as error:
+                self.services.on_error(error)
 
     def _change_begun(self, change: Callable[[BegunWork], None]) -> None:
         if not self.emitter.gate.of_parent:  # in a forked child the parent counts

@@ -17,6 +17,7 @@ from sessionary.producers.errors import Invalid, NotAllowed
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.types import Limits, RejectionReason
 
+_URI_CHARACTERS_MAX: Final = 1_000  # of what ClickHouse keeps of a text whole
 # Every return to Active raises the epoch.
 RAISE_EPOCH: Final = frozenset({"session_resumed", "session_recovered"})
 _REMEDIES: Final[Mapping[str, str]] = {
@@ -185,6 +186,18 @@ def _known_values(cls: type[Any], field: str) -> tuple[str, ...]:
 def _describe_value(value: object) -> str:
     name = type(value).__name__
     return f"{value!r:.80}, {'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def check_access(uri: object, operation: object) -> None:
+    """Raise `Invalid` for a resource that ClickHouse could not find again, or no operation."""
+    if not (isinstance(uri, str) and 0 < len(uri) <= _URI_CHARACTERS_MAX):
+        raise Invalid(
+            "invalid_value",
+            f"uri is {uri!r:.80}: use a text of 1 to {_URI_CHARACTERS_MAX} characters, such as 'file:///data/a.csv'; "
+            "of a longer one, its hash",
+        )
+    if not (isinstance(operation, str) and operation):
+        raise Invalid("invalid_value", f"operation is {operation!r:.80}: use a word such as 'read' or 'write'")
 
 
 def check_progress(progress: float, total: float | None) -> None:

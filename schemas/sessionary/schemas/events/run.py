@@ -152,6 +152,7 @@ class ToolCallStarted(NamedTuple):
         side_effect: The call changes something outside.
         queryable: The tool can be asked later whether the call took effect.
         limit_ms: Time limit of the call; None: the session's limit for tools.
+        reason: The reason for which the call is tried again, for people; None: not given.
     """
 
     tool_call_id: str
@@ -162,6 +163,7 @@ class ToolCallStarted(NamedTuple):
     side_effect: bool
     queryable: bool
     limit_ms: int | None = None
+    reason: str | None = None
 
 
 class ToolCallSucceeded(NamedTuple):

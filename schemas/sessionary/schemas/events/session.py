@@ -187,10 +187,13 @@ class SessionActivity(NamedTuple):
     Attributes:
         kind: The kind of work, in the agent's words.
         text: Details, for people.
+        uri: The resource that was accessed, at the time `occurred_at`; the kind is then the
+            operation, such as `read`.
     """
 
     kind: str
     text: str | None = None
+    uri: str | None = None
 
 
 class Heartbeat(NamedTuple):

@@ -100,6 +100,8 @@ class SessionState(NamedTuple):
     turn_by: int = 0  # Hash of the id of the producer that is in a turn; 0 without one
     external_id: str | None = None  # The text that was given as the session's id; None for a UUID
     transactions: Sequence[OpenTransaction] = ()  # Open ones, oldest first
+    last_tool: str | None = None  # Name of the tool that was called last
+    last_result: str | None = None  # JSON of the call that ended last, or its failure; 256 characters of it
 
 
 class SessionContent(NamedTuple):

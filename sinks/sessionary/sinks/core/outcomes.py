@@ -10,7 +10,7 @@ OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "closed": "completed",
         "completed": "completed",
-        "user_idle": "completed",  # between turns, each of which had its answer
+        "user_idle": "user_left",  # between turns; whether its work was done, only the user knows
         "cancelled": "cancelled",
         "abnormal_termination": "failed",
         "forced": "failed",  # of a session in Error

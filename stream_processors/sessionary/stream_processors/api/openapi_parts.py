@@ -117,6 +117,12 @@ SESSION: Final = object_schema(
         "description": "open transactions on the content, oldest first",
         "items": object_schema(transaction_id=TEXT, started_ms=NUMBER, agent_id=TEXT),
     },
+    last_tool=about(TEXT_OR_NULL, "the tool that was called last; null without a call"),
+    last_result=about(
+        TEXT_OR_NULL,
+        "result of the tool call that ended last, as JSON, or `failed: ` with its error's code and message; the first "
+        "256 characters",
+    ),
     verdict=about(
         VERDICT,
         "the verdict on the record at `after`; null without `after`. The session's last "

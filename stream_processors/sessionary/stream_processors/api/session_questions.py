@@ -273,6 +273,8 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "awaits_quota": waits_for_quota(row),
         "exchanges": row.exchanges,
         "transactions": [_transaction_document(each) for each in row.transactions],
+        "last_tool": row.last_tool,
+        "last_result": row.last_result,
         **log_document(asked),
     }
 

@@ -63,7 +63,7 @@ def test_an_error_with_a_cancellation_as_its_cause_is_a_failure() -> None:
     ("error", "info"),
     [
         (ValueError("bad"), ErrorInfo("fatal", "ValueError", "bad")),
-        (StatusError(503), ErrorInfo("retryable", "StatusError", "answer 503")),
+        (StatusError(503), ErrorInfo("retryable", "http_503", "answer 503")),
         (asyncio.CancelledError(), ErrorInfo("retryable", "cancelled", "CancelledError: ")),
         (KeyboardInterrupt(), ErrorInfo("retryable", "cancelled", "KeyboardInterrupt: ")),
         (SystemExit(3), ErrorInfo("retryable", "SystemExit", "3")),

@@ -254,7 +254,9 @@ def test_without_a_library_arguments_that_fit_into_no_event_are_refused_unless_t
         tool(name="send", effect="write", key=lambda _: "k")(calls.append)(HUGE)
         tool(name="send", effect="write")(calls.append)("z" * (VALUE_BYTES_MAX + 1))
     assert [len(each) for each in calls] == [len(HUGE), VALUE_BYTES_MAX + 1]
-    assert [len(each.args_json) for each in found(memory, ToolCallStarted)] == [2, VALUE_BYTES_MAX + 1 + 13]
+    keyed, plain = [each.args_json for each in found(memory, ToolCallStarted)]
+    assert "arguments of send" in json.loads(keyed)["summary"]
+    assert len(plain) == VALUE_BYTES_MAX + 1 + 13
 
 
 def test_large_arguments_of_a_call_that_is_tried_again_are_stored_once(tmp_path: Path) -> None:

@@ -89,11 +89,15 @@ def die_in(session: Session, work: Callable[[Run], object]) -> None:
     [
         ((), {}, "{}"),
         ((1,), {"of": 2}, '{"args":[1],"kwargs":{"of":2}}'),
-        ((object(),), {}, None),
+        (
+            (1, {2}),
+            {"of": b"x"},
+            '{"args":[1,{"text":"{2}","type":"set"}],"kwargs":{"of":{"text":"b\'x\'","type":"bytes"}}}',
+        ),
     ],
 )
-def test_the_input_of_a_step_is_its_arguments_or_unknown(
-    args: tuple[object, ...], kwargs: dict[str, object], recorded: str | None
+def test_the_input_of_a_step_is_its_arguments_also_those_that_json_cannot_hold(
+    args: tuple[object, ...], kwargs: dict[str, object], recorded: str
 ) -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, session.run("report") as run:

@@ -178,6 +178,27 @@ def test_a_resumed_step_with_other_arguments_is_an_error_that_shows_both(large: 
     assert '"c.' in raised.value.detail
 
 
+class Page:
+    """Its text names its place in memory, which is another one in each process."""
+
+
+@pytest.mark.parametrize("page", [Page(), b"page"])
+def test_of_an_argument_that_json_cannot_hold_the_type_is_compared(page: object) -> None:
+    def work(run: Run, page: object) -> int:
+        return run.step("size", lambda page, of: of + 1, page, 1)
+
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        leave_run(session, lambda run: work(run, Page()))
+        if isinstance(page, Page):
+            assert in_other_process(memory, session, lambda run: work(run, page)) == 2
+        else:
+            with pytest.raises(Invalid, match=r"'size' was done with .*Page.*is given .*bytes"):
+                in_other_process(memory, session, lambda run: work(run, page))
+    assert names(memory) == ["size"]
+    assert memory.rejections() == []
+
+
 def test_a_key_that_is_used_with_other_arguments_is_an_error() -> None:
     client, _ = memory_client()
     with client, client.session(user_id="u") as session, session.run("crawl") as run:

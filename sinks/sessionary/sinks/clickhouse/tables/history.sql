@@ -85,6 +85,12 @@ CREATE TABLE IF NOT EXISTS {database}.history
         DEFAULT if(event_type = 'session_created', JSONExtract(payload_json, 'external_id', 'Nullable(String)'), NULL)
         TTL personal_expires
         COMMENT 'of a session''s first event: the text that was given as its id; null once personal data has expired',
+    parent_session_id Nullable(String)
+        DEFAULT if(event_type = 'session_created', JSONExtract(payload_json, 'parent_session_id', 'Nullable(String)'), NULL)
+        COMMENT 'of a session''s first event: the session that it belongs to or continues',
+    restored_from_snapshot_id Nullable(String)
+        DEFAULT if(event_type = 'session_created', JSONExtract(payload_json, 'restored_from_snapshot_id', 'Nullable(String)'), NULL)
+        COMMENT 'of a session''s first event: the snapshot whose content it started with',
     key_bytes Nullable(String) COMMENT 'the record''s key',
     value_bytes Nullable(String) TTL personal_expires COMMENT 'the record as Kafka delivered it; empty once personal data has expired',
     headers Array(Tuple(name String, value String)) TTL personal_expires

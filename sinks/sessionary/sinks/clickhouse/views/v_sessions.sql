@@ -12,7 +12,7 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN service_id 'last owner',
     COMMENT COLUMN first_state 'first state',
     COMMENT COLUMN state 'latest state',
-    COMMENT COLUMN outcome 'completed, failed, cancelled, timed_out, or open until it ends; unknown if a newer release gave the reason code',
+    COMMENT COLUMN outcome 'completed, user_left (no message came in time after a turn), failed, cancelled, timed_out, or open until it ends; unknown if a newer release gave the reason code',
     COMMENT COLUMN reason_code 'reason code of the end; of the latest transition while it is open',
     COMMENT COLUMN reason 'reason of the state in words; empty once personal data has expired',
     COMMENT COLUMN epoch 'number of the session''s owner: each take-over raises it',
@@ -38,4 +38,6 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN tokens_in 'tokens of the calls'' input',
     COMMENT COLUMN tokens_out 'tokens of the calls'' output',
     COMMENT COLUMN model_cost_usd_nanos 'cost of models in billionths of a US dollar',
-    COMMENT COLUMN tool_cost_usd_nanos 'cost of tools in billionths of a US dollar';
+    COMMENT COLUMN tool_cost_usd_nanos 'cost of tools in billionths of a US dollar',
+    COMMENT COLUMN last_tool 'tool that was called last; null without a call, and once its event has expired',
+    COMMENT COLUMN last_result 'result of the tool call that ended last, as JSON, or its failure: 256 characters; null without one, and once its event has expired';

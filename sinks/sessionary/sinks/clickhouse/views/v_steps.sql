@@ -52,7 +52,7 @@ ALTER TABLE {database}.v_steps
     COMMENT COLUMN name 'name of the step, unique in its run',
     COMMENT COLUMN state 'running, succeeded, failed, cancelled, skipped, or interrupted if a later attempt began before it ended',
     COMMENT COLUMN attempt 'number of the attempt, from 1; 0 if the step was skipped before any',
-    COMMENT COLUMN input 'input as JSON; null if JSON cannot hold it, and once personal data has expired',
+    COMMENT COLUMN input 'input as JSON, with text and type of what JSON cannot hold; null once personal data has expired',
     COMMENT COLUMN output 'output as JSON; null once personal data has expired',
     COMMENT COLUMN error 'error in words; empty once personal data has expired',
     COMMENT COLUMN error_class 'retryable or fatal',

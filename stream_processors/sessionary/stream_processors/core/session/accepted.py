@@ -14,6 +14,9 @@ from sessionary.schemas.events import (
     SessionTakenOver,
     SnapshotCreated,
     StateUpdated,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallSucceeded,
     TxnBegun,
     TxnCommitted,
     TxnRolledBack,
@@ -50,6 +53,7 @@ from sessionary.stream_processors.core.session.facts import (
     SessionFact,
     SnapshotTaken,
     TakenOver,
+    ToolSeen,
     TransactionMoved,
     Transitioned,
     WorkDone,
@@ -59,6 +63,8 @@ from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGE
 
 STATE_BYTES_MAX: Final = VALUE_BYTES_MAX
 FENCED_KEPT: Final = 16  # producers
+TOOL_EVENTS: Final = frozenset({ToolCallStarted, ToolCallSucceeded, ToolCallFailed})
+LAST_CHARACTERS: Final = 256  # of a tool's name and of a result, in the session's row
 _BEATS_MISSED: Final = 2
 _FILLING = WORK - RUN_EVENTS - CONTENT_CHANGES  # work that may fill a gap later
 AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
@@ -181,6 +187,17 @@ def _release_cleanup(state: SessionState, payload: Any, now_ms: int) -> SessionF
                 return Objection("already_released", f"clean-up {payload.cleanup_id} was confirmed before")
             return CleanupReleased(payload.cleanup_id, now_ms)
     return Objection("unknown_cleanup", f"nobody asked for clean-up {payload.cleanup_id}")
+
+
+def tool_seen(payload: Any) -> ToolSeen:
+    """Return what the session's row keeps of an event of `TOOL_EVENTS`."""
+    if isinstance(payload, ToolCallStarted):
+        return ToolSeen(payload.tool_name[:LAST_CHARACTERS], None)
+    if isinstance(payload, ToolCallFailed):
+        text: str = f"failed: {payload.error.code}: {payload.error.message}"
+    else:
+        text = payload.result_json or "null"
+    return ToolSeen(None, text[:LAST_CHARACTERS])
 
 
 def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> TakenOver | Objection:

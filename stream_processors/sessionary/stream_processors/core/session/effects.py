@@ -43,6 +43,7 @@ from sessionary.stream_processors.core.session.facts import (
     StateHashed,
     TakenOver,
     TokensUsed,
+    ToolSeen,
     TransactionMoved,
     Transitioned,
     WorkDone,
@@ -85,6 +86,8 @@ _replace_phase: Final = make_replacer(SessionState, "phase", "last_event_at", "l
 _replace_content: Final = make_replacer(SessionState, "version", "state_json", "phase", "last_event_at", "last_work_at")
 _replace_snapshot: Final = make_replacer(SessionState, "snapshot", "last_event_at", "last_work_at")
 _replace_producers: Final = make_replacer(SessionState, "producers")
+_replace_last_tool: Final = make_replacer(SessionState, "last_tool")
+_replace_last_result: Final = make_replacer(SessionState, "last_result")
 _replace_sender: Final = make_replacer(SessionState, "producers", "owner_heard_at")
 
 
@@ -251,6 +254,12 @@ def _keep_row(row: SessionState, fact: RunEventTaken | TokensUsed) -> SessionSta
     return row
 
 
+def _see_tool(row: SessionState, fact: ToolSeen) -> SessionState:
+    if fact.tool_name is not None:
+        return _replace_last_tool(row, fact.tool_name)
+    return _replace_last_result(row, fact.result)
+
+
 def _open_run(row: SessionState, fact: RunOpened) -> SessionState:
     return row._replace(open_runs=(*row.open_runs, fact.run))
 
@@ -300,6 +309,7 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     StateHashed: _number_only,
     TakenOver: _take_over,
     TokensUsed: _keep_row,
+    ToolSeen: _see_tool,
     TransactionMoved: _move_transaction,
     Transitioned: _move_state,
     WorkDone: _do_work,

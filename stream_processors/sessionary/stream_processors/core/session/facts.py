@@ -238,6 +238,13 @@ class TokensUsed(NamedTuple):
     quotas: Sequence[QuotaName]
 
 
+class ToolSeen(NamedTuple):
+    """A tool was called, or a call of one ended; None: the row keeps what it has."""
+
+    tool_name: str | None
+    result: str | None
+
+
 class RunOpened(NamedTuple):
     """A run is open from now on; maybe it waits for its tenant's quota."""
 
@@ -358,6 +365,7 @@ SessionFact = (
     | RunClosed
     | RunEventTaken
     | TokensUsed
+    | ToolSeen
     | RequestsAsked
     | CleanupReleased
     | DataClassified

@@ -52,6 +52,7 @@ from sessionary.stream_processors.core.sequencing import (
     hash_event_id,
 )
 from sessionary.stream_processors.core.session.accepted import (
+    TOOL_EVENTS,
     decide_replayed,
     end_transactions,
     move_transaction,
@@ -60,6 +61,7 @@ from sessionary.stream_processors.core.session.accepted import (
     rule_for,
     take_over_session,
     take_turn,
+    tool_seen,
 )
 from sessionary.stream_processors.core.session.admission import used_tokens
 from sessionary.stream_processors.core.session.children import (
@@ -127,6 +129,7 @@ from sessionary.stream_processors.core.session.values import (
     invalid_envelope,
     measured_context,
     object_to_age,
+    object_to_external_id,
     object_to_first_snapshot,
     object_to_number,
     outside_ranges,
@@ -238,6 +241,8 @@ def _decide_unknown(rules: SessionRules, arrival: SessionArrival, event: Event) 
 
 def _decide_creation(creation: Transition, arrival: SessionArrival, event: Event, payload: SessionCreated) -> Decision:
     envelope = event.envelope
+    if wrong := object_to_external_id(arrival.session, payload):
+        return _reject_unkept(event, *wrong)
     try:
         limits = resolved(payload.limits)
     except Invalid as error:
@@ -366,6 +371,8 @@ def _decide_known(
         facts += measured_context(row, envelope)
     if arrival.rules.token_quotas:
         facts += used_tokens(event, arrival.rules)
+    if type(event.payload) in TOOL_EVENTS:
+        facts.append(tool_seen(event.payload))
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
         return _reject_kept(row, event, arrival, objection, facts_of_number(sequence))
     if row.open_runs and isinstance(fact, Transitioned):

@@ -77,7 +77,10 @@ def estimate_row_bytes(row: SessionRow | TombstoneChunk) -> int:
     if isinstance(row, TombstoneChunk):
         return _FIXED_BYTES + len(row.key_hashes)
     size = _FIXED_BYTES + _LEDGER_BYTES * len(row.producers)
-    for text in _texts(row) if isinstance(row, SessionState) else [row.reason_code]:
+    texts = [row.reason_code]
+    if isinstance(row, SessionState):
+        texts = [*_texts(row), row.last_tool or "", row.last_result or ""]
+    for text in texts:
         size += len(text) if text.isascii() else len(text.encode())
     return size
 

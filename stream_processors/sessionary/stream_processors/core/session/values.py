@@ -6,7 +6,7 @@ from typing import Final
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated, SessionPaused, SessionResumed
-from sessionary.schemas.ids import content_hash, creation_ms, valid_name
+from sessionary.schemas.ids import SessionKey, content_hash, creation_ms, derived_id, successor_id, valid_name
 from sessionary.schemas.limits import LIMIT_MAX, NUMBER_MAX, RANGES, with_defaults
 from sessionary.schemas.records import SessionState, Tombstone
 from sessionary.schemas.types import Envelope, Limits, RejectionReason, SessionLimits, Snapshot
@@ -146,6 +146,20 @@ def _is_in_other_turn(row: SessionState, envelope: Envelope) -> bool:
 def names_wrong_hash(reason: str) -> bool:
     """Return whether the reason of a session's end says that its snapshot had a wrong hash."""
     return reason.endswith(_WRONG_HASH) and _LEFT_OUT in reason
+
+
+def object_to_external_id(session: SessionKey, payload: SessionCreated) -> Objection | None:
+    """Return the objection to the text that was given as a session's id, or None.
+
+    The session has the id that the text is mapped to, or that of its parent's successor: else one
+    session would be found by the text of another.
+    """
+    text, parent = payload.external_id, payload.parent_session_id
+    if text is None or session.session_id == derived_id(session.tenant_id, text):
+        return None
+    if parent is not None and session.session_id == successor_id(session.tenant_id, parent):
+        return None
+    return Objection("invalid_value", f"external_id {text!r:.80} is the text of another session's id")
 
 
 def object_to_first_snapshot(payload: SessionCreated) -> Objection | None:

@@ -150,3 +150,31 @@ def test_a_record_with_the_key_of_a_call_touches_nothing() -> None:
     before = dict(rig.fold.rows)
     assert rig.append(rig.call_key(), rig.agent.event_bytes("tool_call_succeeded")) == "rejected bad_key"
     assert rig.fold.rows == before
+
+
+def test_the_session_shows_its_last_tool_and_its_last_result() -> None:
+    """R-003-55: rejected events and types that are unknown change neither, and are kept."""
+    rig = ChildRig()
+
+    def last() -> tuple[str | None, str | None]:
+        row = rig.row_of(rig.agent)
+        return row.last_tool, row.last_result
+
+    assert last() == (None, None)
+    assert rig.call("started", idem_key="id", tool_name="plain") == "applied"
+    assert last() == ("plain", None), "a call without a row counts too"
+    assert rig.call("started") == "applied"
+    assert rig.call("succeeded", result_json="1" * 300) == "applied"
+    assert last() == ("pay", "1" * 256)
+    newer = b"\xc3\x01" + b"\x07" * 8 + b"an event of a newer release"
+    assert rig.append(rig.agent.key.encoded(), newer) == "rejected unknown_schema"
+    assert rig.letter().value == newer
+    assert rig.call("succeeded", result_json="2") == "rejected illegal_transition"
+    assert last() == ("pay", "1" * 256)
+    assert rig.call("started", idem_key="other", tool_name="mail") == "applied"
+    assert last() == ("mail", "1" * 256)
+    error = ErrorInfo("fatal", "http_403", "forbidden")
+    assert rig.call("failed", idem_key="other", tool_name="mail", error=error) == "applied"
+    assert last() == ("mail", "failed: http_403: forbidden")
+    assert rig.call("succeeded", idem_key="id", tool_name="plain", result_json=None) == "applied"
+    assert last() == ("mail", "null")

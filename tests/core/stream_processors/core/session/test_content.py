@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.ids import content_hash
+from sessionary.schemas.ids import content_hash, successor_id
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.types import Candidate, DataClass
 from tests.core.oracle_rig import OracleRig
@@ -124,3 +124,29 @@ def test_a_rejection_without_a_session_is_kept_as_its_event_says(state: str, cla
     kept = retention_of(classes, rig.at * 1_000)
     assert (line.retention_class, line.retain_until, line.personal_until) == kept
     assert line.compliance_tags == compliance_tags(classes)
+
+
+OTHERS = EventFactory("other").key.session_id
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "parent", "outcome"),
+    [
+        ("thread-42", "thread-42", None, "applied"),
+        ("thread-42", None, None, "applied"),
+        ("thread-42", "thread-43", None, "rejected invalid_value"),
+        ("thread-42", "thread-43", OTHERS, "rejected invalid_value"),
+        ("thread-42", "", None, "rejected invalid_value"),
+        ("successor", "other", OTHERS, "applied"),
+        ("successor", "other", None, "rejected invalid_value"),
+    ],
+)
+def test_no_event_gives_a_session_the_text_of_another_ones_id(
+    name: str, text: str | None, parent: str | None, outcome: str
+) -> None:
+    rig, agent = OracleRig(), EventFactory(name)
+    if name == "successor":
+        agent.key = agent.key._replace(session_id=successor_id("acme", OTHERS))
+    assert rig.send(agent, "session_created", external_id=text, parent_session_id=parent) == outcome
+    if outcome != "applied":
+        assert agent.key.encoded() not in rig.fold.rows

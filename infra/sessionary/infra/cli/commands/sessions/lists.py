@@ -1,5 +1,6 @@
 """`sessionary session list` and `show`: sessions as ClickHouse has them."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Final
@@ -23,7 +24,7 @@ from sessionary.infra.cli.commands.sessions.runs import control_of
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import show_object, show_rows
-from sessionary.infra.clickhouse_client import Row
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import stack_environment
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 
@@ -134,7 +135,11 @@ def _change_key(row: Row) -> tuple[str, str, int]:
 def show_session(
     session: SessionArgument, tenant: TenantOption = None, data: DataOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show one session: state, transitions, clean-ups, and the processor's live view of it."""
+    """Show one session: state, transitions, clean-ups, and the processor's live view of it.
+
+    If it has a parent, its line of descent too: from the first session to this one, each with the
+    snapshot that it started from.
+    """
     source = clickhouse_client(data)
     found = find_session(source, session, tenant)
     names = {"tenant": found["tenant_id"], "session": found["session_id"]}
@@ -149,19 +154,42 @@ def show_session(
         f"actions_failed FROM v_cleanups {of_session} ORDER BY requested_at",
         **names,
     )
+    found["lineage"] = _fetch_line(source, names)
     found["live"] = fetch_live_state(stack_environment(data), found["tenant_id"], found["session_id"])
     if wants_json(as_json):
         show_object(found, as_json=True)
         return
-    transitions, cleanups, live = (found.pop(name) for name in ("transition_list", "cleanups", "live"))
+    parts = ("transition_list", "cleanups", "lineage", "live")
+    transitions, cleanups, lineage, live = (found.pop(name) for name in parts)
     if live is not None:
-        found["live"] = {name: live.get(name) for name in ("state", "phase", "epoch", "version", "deadline_ms")}
+        shown = ("state", "phase", "epoch", "version", "deadline_ms", "last_tool", "last_result")
+        found["live"] = {name: live.get(name) for name in shown}
     show_object(found, as_json=False)
     print_message("")
     show_rows(transitions, as_json=False, columns=_TRANSITION_COLUMNS)
     if cleanups:
         print_message("")
         show_rows(cleanups, as_json=False, columns=("transition", "requested_at", "released_at", "actions_done"))
+    if len(lineage) > 1:
+        print_message("")
+        show_rows(lineage, as_json=False, columns=("depth", "session_id", "time", "snapshot_id"))
+
+
+def _fetch_line(source: ClickHouseClient, names: Mapping[str, str]) -> list[Row]:
+    """Return the line of descent of a session, from its first session to itself."""
+    of_line = source.fetch_rows(
+        "SELECT time, session_id, parent_session_id, snapshot_id, depth FROM v_lineage "
+        "WHERE tenant_id = {tenant:String} AND root_session_id IN (SELECT root_session_id FROM v_lineage "
+        "WHERE tenant_id = {tenant:String} AND session_id = {session:String})",
+        **names,
+    )
+    by_id = {row["session_id"]: row for row in of_line}
+    line: list[Row] = []
+    at = by_id.get(names["session"])
+    while at is not None:
+        line.insert(0, at)
+        at = by_id.get(at["parent_session_id"])
+    return line
 
 
 # `sessionary session conversation`: the last turns of a session, as the processors know them.

@@ -27,10 +27,12 @@ from sessionary.infra.environment import stack_environment
 from sessionary.infra.story.event_text import clock_text, format_duration, format_usd
 from sessionary.infra.story.story import Moment, add_totals, describe_moment, make_story, time_us
 from sessionary.infra.story.story_rows import fetch_findings, fetch_heartbeats, fetch_partition_findings, fetch_story
+from sessionary.infra.story.trace import TraceStep, make_trace
 from sessionary.schemas.errors import Invalid, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
 
 _COLUMNS: Final = ("time", "agent", "event", "what", "took")
+_TRACE_COLUMNS: Final = ("step", "time", "what", "name", "text")
 _MOST_EVENTFUL: Final = """
 SELECT * FROM v_sessions WHERE {session:String} IN ('', session_id)
 ORDER BY timeouts > 0 AND rejections > 0 DESC, transitions DESC, events DESC LIMIT 1
@@ -51,6 +53,10 @@ def timeline_command(
         Path | None,
         typer.Option("--html", help="Write the timeline to this file as one HTML page.", dir_okay=False),
     ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="Tell it as numbered steps: query, tool calls, results, errors, retries."),
+    ] = False,
     limit: LimitOption = 1000,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -60,7 +66,12 @@ def timeline_command(
     A rejected event has its reason. An activity lasts until the same process's next event, a tool
     call or a step until its end. With --html the page has lanes for the agents, the heartbeats, the
     cost, the next deadline, and the result of the integrity check for the session.
+
+    With --trace each step has a number: the user's query, each tool call with its arguments, its
+    result with the number of its records, each error with its code, each retry with its reason.
     """
+    if trace and (follow or html is not None):
+        raise Invalid("invalid_value", "--trace tells the story once, as lines: leave --follow and --html out")
     if html is not None and follow:
         raise Invalid("invalid_value", "--html writes the story once: leave --follow out, or --html")
     first_time = parse_since(since, datetime.now(UTC))
@@ -75,10 +86,13 @@ def timeline_command(
     moments = make_story(rows.events, rows.outcomes)
     if not wants_json(as_json):
         _print_heading(found, moments)
-    if follow:
+    if trace:
+        show_rows(map(_trace_line, make_trace(rows.events, rows.outcomes)), as_json=as_json, columns=_TRACE_COLUMNS)
+    elif follow:
         _follow_story(source, of_session, moments, limit, first_time, as_json=as_json)
         return
-    _show_moments(moments, as_json=as_json)
+    else:
+        _show_moments(moments, as_json=as_json)
     if rows.is_cut:
         print_message(f"only the first {len(rows.events):,} events are shown: --limit shows more, --since later ones")
 
@@ -98,6 +112,22 @@ def _moment_line(moment: Moment) -> dict[str, Json]:
         "event": moment.name,
         "what": describe_moment(moment),
         "took": "" if moment.took_s is None else format_duration(moment.took_s),
+    }
+
+
+def _trace_line(step: TraceStep) -> dict[str, Json]:
+    partition, offset = step.place
+    return {
+        "step": step.number,
+        "time": clock_text(step.at_us),
+        "what": step.what,
+        "name": step.name,
+        "text": step.text,
+        "tries": step.tries,
+        "records": step.records,
+        "error_code": step.error_code,
+        "source_partition": partition,
+        "source_offset": offset,
     }
 
 

@@ -27,7 +27,8 @@ SELECT
     h.turns AS turns, h.tool_results AS tool_results, length(h.calls) AS calls,
     arraySum(x -> greatest(x.2, 0), h.calls) AS tokens_in, arraySum(x -> greatest(x.3, 0), h.calls) AS tokens_out,
     arraySum(x -> greatest(x.4, 0), h.calls) AS model_cost_usd_nanos,
-    arraySum(x -> greatest(x.5, 0), h.calls) AS tool_cost_usd_nanos
+    arraySum(x -> greatest(x.5, 0), h.calls) AS tool_cost_usd_nanos,
+    nullIf(h.last_tool, '') AS last_tool, nullIf(substringUTF8(h.last_result, 1, 256), '') AS last_result
 FROM
 (
     SELECT
@@ -64,11 +65,18 @@ LEFT JOIN
         uniqExactIf(event_id, is_accepted AND NOT is_repeated_rejection AND event_type = 'message_appended') AS turns,
         uniqExactIf(event_id, is_accepted AND NOT is_repeated_rejection AND event_type = 'tool_call_succeeded') AS tool_results,
         groupUniqArrayIf((event_id, tokens_in, tokens_out, model_cost_usd_nanos, tool_cost_usd_nanos),
-            is_accepted AND NOT is_repeated_rejection AND event_type = 'usage_recorded') AS calls
+            is_accepted AND NOT is_repeated_rejection AND event_type = 'usage_recorded') AS calls,
+        argMaxIf(JSONExtractString(payload_json, 'tool_name'), source_offset,
+            is_accepted AND event_type = 'tool_call_started') AS last_tool,
+        argMaxIf(if(event_type = 'tool_call_failed',
+            concat('failed: ', JSONExtractString(payload_json, 'error', 'code'), ': ', JSONExtractString(payload_json, 'error', 'message')),
+            JSONExtractString(payload_json, 'result_json')), source_offset,
+            is_accepted AND event_type IN ('tool_call_succeeded', 'tool_call_failed')) AS last_result
     FROM
     (
         SELECT
-            tenant_id, session_id, service_id, agent_id, event_id, event_type, state_version, external_id,
+            tenant_id, session_id, service_id, agent_id, event_id, event_type, state_version, external_id, source_offset,
+            if(event_type IN ('tool_call_started', 'tool_call_succeeded', 'tool_call_failed'), payload_json, '') AS payload_json,
             tokens_in, tokens_out, model_cost_usd_nanos, tool_cost_usd_nanos,
             toDateTime64(appended_at, 6, 'UTC') AS time,
             (source_partition, source_offset, appended_at) NOT IN
