@@ -1,6 +1,5 @@
 """The lifecycle's rules that are lists, written for the oracle independently of the product."""
 
-import hashlib
 import uuid
 from typing import Any
 
@@ -114,14 +113,6 @@ def creation_fault(session_id: str, fields: dict[str, Any], now: int) -> str:
         return "invalid_value"
     made = made_ms(session_id)
     return "too_old" if made is not None and now >= made + TOMBSTONE_MS else ""
-
-
-def snapshot_fault(snapshot: dict[str, Any], head: str | None) -> str:
-    """Return why the rules reject a snapshot after `head`, or ''."""
-    if snapshot["parent_snapshot_id"] != head:
-        return "broken_chain"
-    right = hashlib.sha256(snapshot["state_json"].encode("utf-8")).hexdigest()
-    return "" if snapshot["content_hash"] == right else "hash_mismatch"
 
 
 def has_long_text(envelope: dict[str, Any]) -> bool:

@@ -110,6 +110,7 @@ class EventFactory:
         self.key = SessionKey(tenant, derived_id(tenant, session))
         self.service, self.producer, self.seq, self.epoch = service, producer, 0, 1
         self.head: str | None = None  # of the session's chain of snapshots, as the agent knows it
+        self.taken = {"first"}  # names of snapshots
 
     def envelope(self, event_type: str, **fields: Any) -> Envelope:
         """Return the next envelope; an explicit `producer_seq` does not advance the count."""
@@ -138,5 +139,8 @@ class EventFactory:
         payload: Any = payload_of(event_type, **fields)
         content = getattr(payload, "snapshot", None)
         if content is not None and content.parent_snapshot_id is None and event_type != "session_created":
-            payload = payload._replace(snapshot=content._replace(parent_snapshot_id=self.head))
+            name = content.snapshot_id  # a second one of a name has another id
+            unused = f"{name} {self.producer} {self.seq}" if name in self.taken else name
+            self.taken.add(name)
+            payload = payload._replace(snapshot=content._replace(snapshot_id=unused, parent_snapshot_id=self.head))
         return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload))

@@ -175,6 +175,7 @@ class AsyncSessionClient(AsyncClientBlock):
         parent: "SessionId | Session | AsyncSession | None" = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
@@ -193,6 +194,7 @@ class AsyncSessionClient(AsyncClientBlock):
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of the session's first event, as in `EventMetadata`.
 
         Returns:
@@ -205,7 +207,7 @@ class AsyncSessionClient(AsyncClientBlock):
             SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
         """
         parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
-        new = NewSession(*parts, restored_from_snapshot_id, beats_with, metadata)
+        new = NewSession(*parts, restored_from_snapshot_id, beats_with, metadata, snapshots)
         return AsyncSession(await create_core_async(self.core, new))
 
     def session(
@@ -221,6 +223,7 @@ class AsyncSessionClient(AsyncClientBlock):
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Return a session that `async with` creates, starts and ends. Not a coroutine.
@@ -240,6 +243,7 @@ class AsyncSessionClient(AsyncClientBlock):
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -251,7 +255,7 @@ class AsyncSessionClient(AsyncClientBlock):
             ClientClosed: The client is closed.
             SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
         """
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata, snapshots)
         return AsyncSession(start_core_async(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     def open(
@@ -267,6 +271,7 @@ class AsyncSessionClient(AsyncClientBlock):
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Return a session that `await`, or `async with`, opens or creates.
@@ -298,6 +303,7 @@ class AsyncSessionClient(AsyncClientBlock):
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -317,7 +323,7 @@ class AsyncSessionClient(AsyncClientBlock):
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata, snapshots)
         return AsyncSession(open_core_async(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     async def attach(
@@ -327,6 +333,7 @@ class AsyncSessionClient(AsyncClientBlock):
         user_id: str | None = None,
         take_over: bool = False,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Continue a session that exists: read its state, epoch and content from the processor.
@@ -351,6 +358,7 @@ class AsyncSessionClient(AsyncClientBlock):
             take_over: Take the session over from the process that holds it.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
+            snapshots: Take a snapshot before and after each recorded tool call made here.
             metadata: Metadata of the take-over, as in `EventMetadata`. Without `take_over` no event
                 is sent.
 
@@ -372,7 +380,13 @@ class AsyncSessionClient(AsyncClientBlock):
         """
         return AsyncSession(
             await attach_core_async(
-                self.core, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata
+                self.core,
+                session_id,
+                user_id,
+                take_over=take_over,
+                beats_with=beats_with,
+                snapshots=snapshots,
+                metadata=metadata,
             )
         )
 
@@ -382,6 +396,7 @@ class AsyncSessionClient(AsyncClientBlock):
         *,
         user_id: str | None = None,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Take a session over from the process that holds it: `attach(take_over=True)`.
@@ -395,6 +410,7 @@ class AsyncSessionClient(AsyncClientBlock):
             session_id: The session's id: a UUID, or the text that it was opened with.
             user_id: The user in the envelope of further events.
             beats_with: The life that bounds the session's heartbeats, as in `attach`.
+            snapshots: Take a snapshot before and after each recorded tool call made here.
             metadata: Metadata of the take-over, as in `EventMetadata`.
 
         Returns:
@@ -402,7 +418,13 @@ class AsyncSessionClient(AsyncClientBlock):
         """
         return AsyncSession(
             await attach_core_async(
-                self.core, session_id, user_id, take_over=True, beats_with=beats_with, metadata=metadata
+                self.core,
+                session_id,
+                user_id,
+                take_over=True,
+                beats_with=beats_with,
+                snapshots=snapshots,
+                metadata=metadata,
             )
         )
 

@@ -169,6 +169,7 @@ class SessionClient:
         parent: "SessionId | Session | AsyncSession | None" = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
@@ -187,6 +188,7 @@ class SessionClient:
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of the session's first event, as in `EventMetadata`.
 
         Returns:
@@ -199,7 +201,7 @@ class SessionClient:
             SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
         """
         parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
-        new = NewSession(*parts, restored_from_snapshot_id, beats_with, metadata)
+        new = NewSession(*parts, restored_from_snapshot_id, beats_with, metadata, snapshots)
         return Session(create_core(self.core, new))
 
     def session(
@@ -215,6 +217,7 @@ class SessionClient:
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Create and start a session. Use it in `with`, which ends it.
@@ -234,6 +237,7 @@ class SessionClient:
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -245,7 +249,7 @@ class SessionClient:
             ClientClosed: The client is closed.
             SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
         """
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata, snapshots)
         return Session(start_core(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     def open(
@@ -261,6 +265,7 @@ class SessionClient:
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Continue the session of an id of your own, or create and start it if there is none.
@@ -292,6 +297,7 @@ class SessionClient:
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -311,7 +317,7 @@ class SessionClient:
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata, snapshots)
         return Session(open_core(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     def attach(
@@ -321,6 +327,7 @@ class SessionClient:
         user_id: str | None = None,
         take_over: bool = False,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Continue a session that exists: read its state, epoch and content from the processor.
@@ -345,6 +352,7 @@ class SessionClient:
             take_over: Take the session over from the process that holds it.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            snapshots: Take a snapshot before and after each recorded tool call made here.
             metadata: Metadata of the take-over, as in `EventMetadata`. Without `take_over` no event
                 is sent.
 
@@ -365,7 +373,15 @@ class SessionClient:
             ClientClosed: The client is closed.
         """
         return Session(
-            attach_core(self.core, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata)
+            attach_core(
+                self.core,
+                session_id,
+                user_id,
+                take_over=take_over,
+                beats_with=beats_with,
+                snapshots=snapshots,
+                metadata=metadata,
+            )
         )
 
     def claim(
@@ -374,6 +390,7 @@ class SessionClient:
         *,
         user_id: str | None = None,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Take a session over from the process that holds it: `attach(take_over=True)`.
@@ -387,13 +404,22 @@ class SessionClient:
             session_id: The session's id: a UUID, or the text that it was opened with.
             user_id: The user in the envelope of further events.
             beats_with: The life that bounds the session's heartbeats, as in `attach`.
+            snapshots: Take a snapshot before and after each recorded tool call made here.
             metadata: Metadata of the take-over, as in `EventMetadata`.
 
         Returns:
             The session, in the state in which the processor has it. Raises as `attach` does.
         """
         return Session(
-            attach_core(self.core, session_id, user_id, take_over=True, beats_with=beats_with, metadata=metadata)
+            attach_core(
+                self.core,
+                session_id,
+                user_id,
+                take_over=True,
+                beats_with=beats_with,
+                snapshots=snapshots,
+                metadata=metadata,
+            )
         )
 
     def follow(

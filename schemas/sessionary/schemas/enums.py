@@ -188,5 +188,6 @@ RejectionReason = Literal[
     "task_done",
     "bad_signature",
     "task_taken_over",
+    "snapshot_exists",
 ]
 """The reason of a rejection; the only list of reasons."""

@@ -104,6 +104,7 @@ class NewSession(NamedTuple):
     restored_from_snapshot_id: str | None
     beats_with: BeatsWith
     metadata: EventMetadata
+    snapshots: bool = False
 
 
 def create_core(client: ClientCore, new: NewSession) -> SessionCore:
@@ -127,6 +128,15 @@ def _create_named(client: ClientCore, new: NewSession, given: GivenId, parent_id
     return core
 
 
+def begin_snapshots(core: SessionCore) -> None:
+    """Let a snapshot be taken before and after each recorded tool call of the session."""
+    from sessionary.producers.session.snapshots import open_chain  # few sessions have such snapshots
+
+    with core.lock:
+        core.view.snapshots = True
+        open_chain(core)
+
+
 def send_creation(
     client: ClientCore, new: NewSession, given: GivenId, parent_id: str | None, on_receipt: OnReceipt | None
 ) -> SessionCore:
@@ -145,6 +155,8 @@ def send_creation(
             state_schema_version=new.state_schema_version,
             is_alive=is_alive,
         )
+        if new.snapshots:
+            begin_snapshots(core)
         Lifecycle(core).register(parent_id, new.restored_from_snapshot_id, given.external_id, fields, on_receipt)
     except BaseException:
         if not emitter.last_seq:  # neither this call nor another object sent anything in the session
@@ -180,6 +192,8 @@ def find_core(client: ClientCore, new: NewSession) -> SessionCore:
                     raise
             else:
                 if core.view.local_state != "Terminated" or place.session_id in ended:
+                    if new.snapshots:
+                        begin_snapshots(core)
                     return core
                 core.abandon()
             ended.add(place.session_id)
@@ -224,11 +238,20 @@ def attach_core(
     *,
     take_over: bool,
     beats_with: BeatsWith,
+    snapshots: bool,
     metadata: EventMetadata,
 ) -> SessionCore:
     """Continue a session that exists. Raises as `SessionClient.attach` does."""
     return run_session_flow(
-        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata)
+        *begin_attach(
+            client,
+            session_id,
+            user_id,
+            take_over=take_over,
+            beats_with=beats_with,
+            snapshots=snapshots,
+            metadata=metadata,
+        )
     )
 
 
@@ -239,11 +262,13 @@ def begin_attach(
     *,
     take_over: bool,
     beats_with: BeatsWith,
+    snapshots: bool,
     metadata: EventMetadata,
 ) -> "tuple[SessionCore, Flow[SessionCore]]":
     """Return a session that exists, and the flow that reads it. Asks nothing yet."""
     envelope_fields(metadata)  # raises for an unknown name before anything is asked
     core = client.open_attached(session_id, user_id, lifeline_of(beats_with), may_beat=not take_over)
+    core.view.snapshots = snapshots
     return core, attach_flow(core, take_over, metadata)
 
 

@@ -40,6 +40,7 @@ class Runs:
         plan: Json,
         resume: bool,
         quota_wait_s: float | None,
+        snapshots: bool | None,
         metadata: EventMetadata,
     ) -> Run:
         """Return a run, which begins with its block."""
@@ -50,11 +51,11 @@ class Runs:
         input_json = None if given is None else to_json_text(given, "input")
         plan_json = None if plan is None else to_json_text(plan, "plan")
         started = RunStarted(mode, task_type, input_json, plan_json)
-        return self._new_run(run_id, started, metadata, resume=resume, wait_s=quota_wait_s)
+        return self._new_run(run_id, started, metadata, resume=resume, wait_s=quota_wait_s, snapshots=snapshots)
 
-    def resume_run(self, run_id: str, metadata: EventMetadata) -> Run:
+    def resume_run(self, run_id: str, snapshots: bool | None, metadata: EventMetadata) -> Run:
         """Return a run that has begun before."""
-        return self._new_run(run_id, None, metadata, resume=True)
+        return self._new_run(run_id, None, metadata, resume=True, snapshots=snapshots)
 
     def start_task(self, task_type: str, given: Json, timeout_s: float, metadata: EventMetadata) -> Flow[str]:
         """Ask the workers for a task; return its id once Kafka has the request.
@@ -105,11 +106,14 @@ class Runs:
         *,
         resume: bool,
         wait_s: float | None = None,
+        snapshots: bool | None = None,
     ) -> Run:
         core = self._core
         core.view.require_held()
         fields = envelope_fields(metadata)._replace(run_id=run_id)
         recorder = core.recorder()._replace(until_answered=Questions(core).until_answered)
+        if snapshots is not None:
+            recorder = recorder._replace(snapshots=snapshots)
         beats = RunBeats(
             core.services.heartbeats, core.beats.send_run_beat, lambda: core.emitter.last_seq, recorder.waits.now_s
         )

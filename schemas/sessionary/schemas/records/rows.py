@@ -97,6 +97,7 @@ class SessionState(NamedTuple):
     exchanges: int = 0  # Number of turns (exchanges with the user) that have ended
     turn_by: int = 0  # Hash of the id of the producer that is in a turn; 0 without one
     external_id: str | None = None  # The text that was given as the session's id; None for a UUID
+    snapshot_ids: bytes = b""  # Ids of the snapshots before the head, 6 bytes each, oldest first
 
 
 class SessionContent(NamedTuple):
@@ -107,6 +108,7 @@ class SessionContent(NamedTuple):
 
     state_json: str
     snapshot: Snapshot
+    snapshot_ids: bytes = b""  # Those of the session's state
 
 
 class Tombstone(NamedTuple):
