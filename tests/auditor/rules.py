@@ -88,7 +88,7 @@ LONG_TEXTS = {
     **dict.fromkeys(["text", "content", "output_text"], 1_048_576),
 }
 TIMES = ("occurred_at", "at", "due_at", "retain_until", "updating_at", "persisting_at")
-OWN_NUMBERS = ("epoch", "producer_seq", *TIMES)
+OWN_NUMBERS = ("accessed_at", "epoch", "producer_seq", *TIMES)
 SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member", "bad_signature"}
 DAY_MS = 86_400_000
 TOMBSTONE_MS = 14 * DAY_MS
@@ -124,7 +124,7 @@ def has_long_text(envelope: dict[str, Any]) -> bool:
 def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
     """Return True if an event has a value that the rules do not allow, at any depth."""
     match value:
-        case bool() | None:
+        case bool() | bytes() | None:
             return False
         case str():
             if field in ("state_json", "context"):
@@ -139,7 +139,7 @@ def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
             return len(value) > 1_024 or any(is_out_of_bounds(item, field, field) for item in value)
         case dict() if field == "limits":
             return False
-        case dict() if field == "prompt_versions":
+        case dict() if field in ("prompt_versions", "metadata"):
             return len(value) > 1_024 or any(len(text) > 256 for pair in value.items() for text in pair)
     return any(is_out_of_bounds(part, name, field) for name, part in value.items())
 

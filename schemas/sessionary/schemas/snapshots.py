@@ -8,12 +8,13 @@ give back the very text of the state is never made.
     whole_snapshot   the whole content of a stored snapshot, once its hash is checked
     stored_snapshot  a snapshot as an event has it: a delta if that is small, and compressed
     read_chain       the snapshots from the first one to a given one
+    examine_chain    the good ones of them, and the faults
 """
 
 import json
 import zlib
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import snapshot_hash
@@ -97,29 +98,69 @@ def content_size(snapshot: Snapshot) -> int:
     return len(snapshot.state_json.encode()) + len((snapshot.context or "").encode()) + _messages_size(snapshot)
 
 
-def read_chain(snapshots: Mapping[str, Snapshot], last: str) -> list[Snapshot]:
+class ExaminedChain(NamedTuple):
+    """What can be read of a chain.
+
+    Attributes:
+        good: The whole snapshots that have their hash, the first one first.
+        faults: What is damaged or missing, in the same order. A delta whose parent cannot be read
+            is in neither.
+    """
+
+    good: Sequence[Snapshot]
+    faults: Sequence[SnapshotCorrupt]
+
+
+def read_chain(snapshots: Mapping[str, Snapshot], last: str) -> Sequence[Snapshot]:
     """Return the whole snapshots from the first one to `last`, in this order.
 
     `snapshots`: stored ones by their ids. Raises `SnapshotCorrupt` for a parent that is missing, a
     chain that comes back to itself, and a damaged snapshot.
     """
+    good, faults = examine_chain(snapshots, last)
+    if faults:
+        raise faults[0]
+    return good
+
+
+def examine_chain(snapshots: Mapping[str, Snapshot], last: str) -> ExaminedChain:
+    """Return what is good and what is not from the first snapshot to `last`. Ends always.
+
+    The last good one is the one to go on with.
+    """
+    ids, faults = _walk_parents(snapshots, last)
+    good: list[Snapshot] = []
+    parent: Snapshot | None = None
+    for place, name in enumerate(reversed(ids)):
+        stored = snapshots[name]
+        if stored.encoding == "delta" and parent is None and (place or faults):
+            continue  # for the fault before it
+        try:
+            parent = whole_snapshot(stored, parent)
+            good.append(parent)
+        except SnapshotCorrupt as fault:
+            parent = None
+            faults.append(fault)
+    return ExaminedChain(good, faults)
+
+
+def _walk_parents(snapshots: Mapping[str, Snapshot], last: str) -> tuple[list[str], list[SnapshotCorrupt]]:
+    """Return the ids from `last` to the first snapshot, and why the walk ended before, if it did."""
     ids: list[str] = []
     seen = set[str]()
     name: str | None = last
     while name is not None:
         if name in seen:
-            raise SnapshotCorrupt("broken_chain", f"the chain of {last} comes back to snapshot {name}", name)
+            fault = SnapshotCorrupt("broken_chain", f"the chain of {last} comes back to snapshot {name}", name)
+            return ids, [fault]
         found = snapshots.get(name)
         if found is None:
             where = f"the parent of {ids[-1]}" if ids else "the snapshot asked for"
-            raise SnapshotCorrupt("broken_chain", f"snapshot {name}, {where}, is missing", name)
+            return ids, [SnapshotCorrupt("broken_chain", f"snapshot {name}, {where}, is missing", name)]
         seen.add(name)
         ids.append(name)
         name = found.parent_snapshot_id
-    chain: list[Snapshot] = []
-    for each in reversed(ids):
-        chain.append(whole_snapshot(snapshots[each], chain[-1] if chain else None))
-    return chain
+    return ids, []
 
 
 def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:

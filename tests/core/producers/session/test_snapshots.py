@@ -202,7 +202,7 @@ def test_the_asyncio_client_takes_the_same_snapshots() -> None:
 
     async def work() -> InMemoryTransport:
         memory = InMemoryTransport()
-        client = AsyncSessionClient("t", "s", "a", ports=memory_ports(memory))
+        client = AsyncSessionClient(tenant_id="t", service_id="s", agent_id="a", ports=memory_ports(memory))
         async with client, client.session(user_id="u", snapshots=True) as session:
             await search("a")
             await session.snapshot(context="all")
@@ -235,7 +235,6 @@ def test_a_delta_is_small_and_each_tenth_snapshot_is_whole() -> None:
     state = {"number": 0, "text": [f"line {number} of a long text" for number in range(30_000)]}
     with client, client.session(user_id="u", state=state, snapshots=True) as session:
         session.snapshot()
-        sizes = []
         for number in range(1, 20):
             session.update_state({**state, "number": number})
             session.snapshot()
