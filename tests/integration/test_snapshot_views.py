@@ -56,16 +56,6 @@ def test_the_chain_of_a_session_is_walked_in_2n_plus_1_steps(tables: ClickHouseS
     store(tables, memory, "chain")
     database = ClickHouseClient(tables)
     rows = database.fetch_rows(f"SELECT * FROM v_snapshots WHERE session_id = '{session.session_id}' ORDER BY number")
-    for row in rows:
-        print(
-            "ROW",
-            row["number"],
-            row["event_type"],
-            row["snapshot_id"],
-            row["source_offset"],
-            row["side"],
-            row["is_linked"],
-        )
     n = 4
     assert [row["side"] for row in rows] == ["", *["before", "succeeded"] * 3, "before", "failed", ""]
     assert all(row["is_linked"] for row in rows)

@@ -145,7 +145,7 @@ def examine_chain(snapshots: Mapping[str, Snapshot], last: str) -> ExaminedChain
 
 
 def _walk_parents(snapshots: Mapping[str, Snapshot], last: str) -> tuple[list[str], list[SnapshotCorrupt]]:
-    """Return the ids from `last` to the first snapshot, and why the walk ended before, if it did."""
+    """Return the ids from `last` to the first snapshot, and the fault that ended the walk."""
     ids: list[str] = []
     seen = set[str]()
     name: str | None = last

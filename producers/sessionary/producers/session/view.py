@@ -66,10 +66,13 @@ def parsed_state(text: str) -> dict[str, Json]:
     return state
 
 
-def full_snapshot(snapshot_id: str, state_json: str, schema_version: int, parent: str | None) -> Snapshot:
-    """Return a snapshot of a state alone; `parent` is the id of the one before it."""
+def full_snapshot(state_json: str, schema_version: int, parent: str | None, snapshot_id: str | None = None) -> Snapshot:
+    """Return a snapshot of a state alone; `parent` is the id of the one before it.
+
+    `snapshot_id`: its own id; default: a random one.
+    """
     return Snapshot(
-        snapshot_id=snapshot_id,
+        snapshot_id=snapshot_id or snapshot_id_of(secrets.randbits(48)),
         parent_snapshot_id=parent,
         schema_version=schema_version,
         state_json=state_json,
@@ -233,7 +236,7 @@ class LocalView:
         """Return a snapshot of the content with a new id."""
         if self.chain is not None:
             return self.chain.next_snapshot()
-        return full_snapshot(next(self.snapshot_ids), self.state_json, self.schema_version, self.snapshot_id)
+        return full_snapshot(self.state_json, self.schema_version, self.snapshot_id, next(self.snapshot_ids))
 
     def stop(self, stopped: Callable[[], ProducerError]) -> None:
         """Let all verbs raise from now on. Takes no lock: a verb may hold it for long."""

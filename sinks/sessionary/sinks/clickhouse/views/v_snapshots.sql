@@ -66,14 +66,18 @@ FROM
         UNION ALL
         SELECT
             toDateTime64(ifNull(fired_at, appended_at), 3, 'UTC') AS time, tenant_id, session_id,
-            assumeNotNull(snapshot_id) AS snapshot_id, '' AS parent_id, true AS is_of_processor, event_type,
+            made_id AS snapshot_id, '' AS parent_id, true AS is_of_processor, event_type,
             NULL AS turn, NULL AS total_tokens, NULL AS tool_name, NULL AS tool_call_id, NULL AS status,
             'full' AS encoding, 'none' AS compression, 0 AS content_bytes, 0 AS stored_bytes,
             CAST([], 'Array(Tuple(uri String, accessed_at Int64, operation String))') AS resources,
             '' AS server_version, '' AS protocol_version, ifNull(event_id, '') AS event_id, source_partition, source_offset
-        FROM {database}.audit FINAL
-        WHERE kind = 'transition' AND snapshot_id IS NOT NULL AND (tenant_id, session_id, snapshot_id) NOT IN
-            (SELECT toString(tenant_id), session_id, toNullable(JSONExtractString(payload_json, 'snapshot', 'snapshot_id'))
+        FROM
+        (
+            SELECT *, assumeNotNull(snapshot_id) AS made_id FROM {database}.audit FINAL
+            WHERE kind = 'transition' AND snapshot_id IS NOT NULL
+        )
+        WHERE (tenant_id, session_id, made_id) NOT IN
+            (SELECT toString(tenant_id), session_id, JSONExtractString(payload_json, 'snapshot', 'snapshot_id')
                 FROM {database}.history
                 WHERE event_type IN ('session_created', 'snapshot_created', 'session_paused', 'session_terminated'))
     )
