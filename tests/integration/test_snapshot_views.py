@@ -10,6 +10,7 @@ from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.producers import tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
+from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import snapshot_hash
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.snapshots import read_chain, stored_snapshot, whole_snapshot
@@ -41,8 +42,8 @@ def stored_snapshots(client: ClickHouseClient, session_id: str) -> dict[str, Sna
         f"(SELECT source_partition, source_offset FROM v_snapshots WHERE session_id = '{session_id}')"
     )
     events = [Decoder().decode_event(bytes.fromhex(row["bytes"])) for row in rows]
-    found = [event.payload.snapshot for event in events if isinstance(event, Event)]  # type: ignore[union-attr]
-    return {each.snapshot_id: each for each in found}
+    found = [getattr(event.payload, "snapshot", None) for event in events if isinstance(event, Event)]
+    return {each.snapshot_id: each for each in found if isinstance(each, Snapshot)}
 
 
 def test_the_chain_of_a_session_is_walked_in_2n_plus_1_steps(tables: ClickHouseSettings) -> None:
@@ -97,7 +98,8 @@ def test_the_sample_comes_back_without_a_loss(tables: ClickHouseSettings) -> Non
     value = agent.event_bytes("session_created", snapshot=stored_snapshot(sample, None))
     event = Decoder().decode_event(value)
     assert isinstance(event, Event)
-    assert whole_snapshot(event.payload.snapshot, None) == sample  # type: ignore[union-attr]
+    assert isinstance(event.payload, SessionCreated)
+    assert whole_snapshot(event.payload.snapshot, None) == sample
     insert_block(tables, "history", [(int(time.time() * 1_000_000) - 3_600_000_000, 0, value)], "sample")
     client = ClickHouseClient(tables)
     found = stored_snapshots(client, agent.key.session_id)[sample.snapshot_id]

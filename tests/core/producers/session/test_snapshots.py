@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -46,13 +47,13 @@ def stored(memory: InMemoryTransport) -> list[Snapshot]:
     return [each for each in found if each is not None]
 
 
-def chain_of(memory: InMemoryTransport) -> list[Snapshot]:
+def chain_of(memory: InMemoryTransport) -> Sequence[Snapshot]:
     """Return the whole snapshots from the first to the last, by their parents."""
     snapshots = stored(memory)
     return read_chain({each.snapshot_id: each for each in snapshots}, snapshots[-1].snapshot_id)
 
 
-def sides(chain: list[Snapshot]) -> list[str | None]:
+def sides(chain: Sequence[Snapshot]) -> list[str | None]:
     return [None if each.tool is None else each.tool.status or "before" for each in chain]
 
 
@@ -89,8 +90,11 @@ def test_without_the_parameter_no_snapshot_is_taken() -> None:
 
 
 def test_a_run_or_a_tool_turns_them_on_and_off() -> None:
-    traced = tool(name="traced", effect="read", snapshots=True)(lambda value: value)
-    plain = tool(name="plain", effect="read", snapshots=False)(lambda value: value)
+    def same(value: int) -> int:
+        return value
+
+    traced = tool(name="traced", effect="read", snapshots=True)(same)
+    plain = tool(name="plain", effect="read", snapshots=False)(same)
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
         traced(1)
