@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.schemas.codec import Event, encode_event, encode_record
 from sessionary.schemas.events import PAYLOADS, Payload
-from sessionary.schemas.ids import SessionKey, content_hash, derived_id
+from sessionary.schemas.ids import SessionKey, derived_id, snapshot_hash
 from sessionary.schemas.records import Tick
 from sessionary.schemas.types import CleanupAction, Envelope, ErrorInfo, Limits, Snapshot
 from tests.support.values import example
@@ -13,9 +13,10 @@ from tests.support.values import example
 TICK = encode_record(Tick("tests"))
 
 
-def snapshot(name: str, state_json: str = "{}", parent: str | None = None) -> Snapshot:
+def snapshot(name: str, state_json: str = "{}", parent: str | None = None, context: str | None = None) -> Snapshot:
     """Return a snapshot; without a parent, an `EventFactory` lets it follow the last one."""
-    return Snapshot(name, parent, 1, state_json, None, content_hash(state_json), "full", "none")
+    made = Snapshot(name, parent, 1, state_json, context, "", "full", "none")
+    return made._replace(content_hash=snapshot_hash(made))
 
 
 # What a client sends unless the test says otherwise.
