@@ -183,6 +183,13 @@ _PROCESSOR = (
         "3",
     ),
     RuleCase(
+        "SessionarySnapshotDamaged",
+        {f'sessionary_processor_state_hash_mismatches_total{{{_W1},source="agent"}}': "_x60 2x20"},
+        {f'sessionary_processor_state_hash_mismatches_total{{{_W1},source="store"}}': "_x60 2x20"},
+        {"instance": "w1"},
+        "2",
+    ),
+    RuleCase(
         "SessionaryJudgeErrors",
         {f'sessionary_processor_errors_total{{{_W1},kind="judge"}}': "_x60 2x20"},
         {f'sessionary_processor_errors_total{{{_W1},kind="aborted"}}': "_x60 2x20"},

@@ -78,8 +78,8 @@ class ChildModel(RunModel):
         return key, child_key_of(key, "m", turn_name(turn["turn"])), turn
 
     def keep_snapshot(self, key: bytes, row: Row, snapshot: Row) -> None:
-        """Keep a snapshot's content in the row of its session's last ones."""
-        if snapshot["encoding"] == "full":
+        """Keep a whole snapshot's content in the row of its session's last ones."""
+        if snapshot["tool"] is None:
             name = child_key_of(key, "h", "")
             self.keep_child(key, key, name, next_snapshot(self.children.get(name), row, snapshot, self.now))
 

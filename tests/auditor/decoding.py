@@ -234,7 +234,7 @@ def child_key_of(parent: bytes, letter: str, name: str) -> bytes:
     return parent + f"\0{letter}{digest}".encode()
 
 
-def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
+def new_row(envelope: Row, snapshot: Row, limits: dict[str, int], now: int) -> Row:
     """Return the row of a new session."""
     return {
         "tenant": envelope["tenant_id"],
@@ -256,11 +256,12 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "released_at": None,
         "attempts": 0,
         "error_class": None,
-        "state_json": fields["snapshot"]["state_json"],
-        "state_schema": fields["snapshot"]["schema_version"],
-        "head": fields["snapshot"]["snapshot_id"],
+        "state_json": snapshot["state_json"],
+        "state_schema": snapshot["schema_version"],
+        "head": snapshot["snapshot_id"],
         "migration": None,  # the last one
-        "head_content": tuple(fields["snapshot"][name] for name in ("state_json", "schema_version", "encoding")),
+        "whole": snapshot,  # the head with its whole content
+        "snapshot_ids": [],  # those before the head
         "question": None,  # id, how long it may be answered in ms, text
         "hold": None,  # by whom an operator's is, and for how long in ms
         "answers": [],  # of each: id of its question, whether it approves, reason code, by whom, text

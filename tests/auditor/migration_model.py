@@ -115,7 +115,7 @@ class MigrationModel:
             raise Rejection("illegal_transition")
         migration["from"] = row["state"]
         if row["state"] == "Active":
-            row["head"], row["head_content"] = head_for_operator(row)
+            head_for_operator(row)
             stop_duration(row, self.now)
             self.enter_state(
                 key,

@@ -31,9 +31,9 @@ from tests.auditor.rules import (
     has_long_text,
     is_legal,
     is_out_of_bounds,
-    snapshot_fault,
 )
 from tests.auditor.run_model import OWN_TYPES
+from tests.auditor.snapshot_model import unfold
 from tests.auditor.turn_model import is_waiting, move_phase
 
 
@@ -237,9 +237,8 @@ class PartitionOracle(PauseModel):
         own_parent = first["parent_snapshot_id"] in (None, fields["restored_from_snapshot_id"])
         if not own_parent:
             raise Rejection("broken_chain")
-        if fault := snapshot_fault(first, first["parent_snapshot_id"]):
-            raise Rejection(fault)
-        row = self.rows[key] = new_row(envelope, fields, limits, self.now)
+        whole = unfold(first, None)
+        row = self.rows[key] = new_row(envelope, whole, limits, self.now)
         row["holder"], row["owner_heard"] = envelope["producer_id"], self.now
         reason = self.ask_for_session(row)
         self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created", reason_code=reason)
@@ -348,7 +347,7 @@ class PartitionOracle(PauseModel):
                 row["phase"] = "waiting" if is_waiting(row) else "processing"
             case "snapshot_created":
                 self.take_snapshot(row, fields["snapshot"])
-                self.keep_snapshot(key, row, fields["snapshot"])
+                self.keep_snapshot(key, row, row["whole"])
             case "session_rolled_back":
                 self.roll_back(key, row, fields)
             case "txn_begun" | "txn_committed" | "txn_rolled_back":

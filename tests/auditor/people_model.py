@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 from tests.auditor.decoding import Rejection, Row
+from tests.auditor.snapshot_model import digest, follow_head
 
 _URN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
 
@@ -19,18 +20,23 @@ def is_unheard(row: Row) -> bool:
     return bool(row["state"] == "Active" and row["answered"] and row["last_event_at"] <= row["entered_at"])
 
 
-def content_of(snapshot: Row) -> tuple[str, int, str]:
-    """Return what must be equal of a snapshot and the state that it is of."""
-    return snapshot["state_json"], snapshot["schema_version"], snapshot["encoding"]
-
-
-def head_for_operator(row: Row) -> tuple[str, tuple[str, int, str]]:
-    """Return id and content of the snapshot of the committed state: the head, or a new one."""
-    wanted = (row["state_json"], row["state_schema"], "full")
-    if row["head_content"] == wanted:
-        return row["head"], wanted
+def head_for_operator(row: Row) -> None:
+    """Let the head be a snapshot of the committed state: it stays if it is one."""
+    whole = row["whole"]
+    if (whole["state_json"], whole["schema_version"]) == (row["state_json"], row["state_schema"]):
+        return
     parts = (row["tenant"], row["session"], "snapshot", row["head"], str(row["version"]))
-    return str(uuid.UUID(bytes=_name_hash(":".join(parts)), version=5)), wanted
+    made = {
+        **whole,
+        "snapshot_id": f"snap_{_name_hash(':'.join(parts)).hex()[-12:]}",
+        "parent_snapshot_id": row["head"],
+        "schema_version": row["state_schema"],
+        "state_json": row["state_json"],
+        "tool": None,
+        "resources": [],
+        "content_bytes": 0,
+    }
+    follow_head(row, {**made, "content_hash": digest(made)})
 
 
 def _name_hash(name: str) -> bytes:

@@ -1,6 +1,5 @@
 """The lifecycle's rules that are lists, written for the oracle independently of the product."""
 
-import hashlib
 import uuid
 from typing import Any
 
@@ -92,7 +91,7 @@ LONG_TEXTS = {
     **dict.fromkeys(["text", "content", "output_text"], 1_048_576),
 }
 TIMES = ("occurred_at", "at", "due_at", "retain_until", "updating_at", "persisting_at")
-OWN_NUMBERS = ("epoch", "producer_seq", *TIMES)
+OWN_NUMBERS = ("accessed_at", "epoch", "producer_seq", *TIMES)
 SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member", "bad_signature"}
 DAY_MS = 86_400_000
 TOMBSTONE_MS = 14 * DAY_MS
@@ -119,14 +118,6 @@ def creation_fault(session_id: str, fields: dict[str, Any], now: int) -> str:
     return "too_old" if made is not None and now >= made + TOMBSTONE_MS else ""
 
 
-def snapshot_fault(snapshot: dict[str, Any], head: str | None) -> str:
-    """Return why the rules reject a snapshot after `head`, or ''."""
-    if snapshot["parent_snapshot_id"] != head:
-        return "broken_chain"
-    right = hashlib.sha256(snapshot["state_json"].encode("utf-8")).hexdigest()
-    return "" if snapshot["content_hash"] == right else "hash_mismatch"
-
-
 def has_long_text(envelope: dict[str, Any]) -> bool:
     """Return True if a text of an envelope is longer than the rules allow."""
     texts = [value for value in envelope.values() if isinstance(value, str)]
@@ -136,7 +127,7 @@ def has_long_text(envelope: dict[str, Any]) -> bool:
 def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
     """Return True if an event has a value that the rules do not allow, at any depth."""
     match value:
-        case bool() | None:
+        case bool() | bytes() | None:
             return False
         case str():
             if field in ("state_json", "context"):
@@ -153,7 +144,7 @@ def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
             return False
         case {"chosen_tools": [], "candidates": []}:
             return True  # a decision of free text alone
-        case dict() if field == "prompt_versions":
+        case dict() if field in ("prompt_versions", "metadata"):
             return len(value) > 1_024 or any(len(text) > 256 for pair in value.items() for text in pair)
     return any(is_out_of_bounds(part, name, field) for name, part in value.items())
 

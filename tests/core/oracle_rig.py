@@ -42,6 +42,7 @@ from tests.support.event_factory import TICK, EventFactory
 from tests.support.judges import JUDGE, STREAMS
 from tests.support.second_rules import SECOND_RULES
 from tests.support.signing import KEYS, Headers, with_signature
+from tests.support.values import as_json
 
 # Tombstones are packed in twos, so that few sessions reach all of that.
 SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2), keys=KEYS)
@@ -87,7 +88,7 @@ def oracle_row(state: SessionState) -> Row:
         "state_json": state.state_json,
         "head": state.snapshot.snapshot_id,
         "migration": state.migration and oracle_migration(state.migration),
-        "head_content": (state.snapshot.state_json, state.snapshot.schema_version, state.snapshot.encoding),
+        "whole": as_json(state.snapshot),
         "holder_epoch": state.holder_epoch,
         "exchanges": state.exchanges,
         "turn_by": state.turn_by,

@@ -373,7 +373,7 @@ class RecordFuzzer:
         elif chance == 6:
             self._send(agent, "session_started", event_id=text)
         else:
-            self._send(agent, "snapshot_created", {"snapshot": snapshot("large", text)._replace(context=text)})
+            self._send(agent, "snapshot_created", {"snapshot": snapshot("large", text, context=text)})
         self._recent.pop()  # too costly to repeat
         return self._queue.popleft()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.schemas.codec import Event, encode_event, encode_record
 from sessionary.schemas.events import PAYLOADS, Payload
-from sessionary.schemas.ids import SessionKey, content_hash, derived_id
+from sessionary.schemas.ids import SessionKey, derived_id, snapshot_hash
 from sessionary.schemas.records import Tick
 from sessionary.schemas.types import CleanupAction, Envelope, ErrorInfo, Limits, Snapshot
 from tests.support.values import example
@@ -13,9 +13,10 @@ from tests.support.values import example
 TICK = encode_record(Tick("tests"))
 
 
-def snapshot(name: str, state_json: str = "{}", parent: str | None = None) -> Snapshot:
+def snapshot(name: str, state_json: str = "{}", parent: str | None = None, context: str | None = None) -> Snapshot:
     """Return a snapshot; without a parent, an `EventFactory` lets it follow the last one."""
-    return Snapshot(name, parent, 1, state_json, None, content_hash(state_json), "full", "none")
+    made = Snapshot(name, parent, 1, state_json, context, "", "full", "none")
+    return made._replace(content_hash=snapshot_hash(made))
 
 
 # What a client sends unless the test says otherwise.
@@ -119,6 +120,7 @@ class EventFactory:
         self.key = SessionKey(tenant, derived_id(tenant, session))
         self.service, self.producer, self.seq, self.epoch = service, producer, 0, 1
         self.head: str | None = None  # of the session's chain of snapshots, as the agent knows it
+        self.taken = {"first"}  # names of snapshots
 
     def envelope(self, event_type: str, **fields: Any) -> Envelope:
         """Return the next envelope; an explicit `producer_seq` does not advance the count."""
@@ -147,5 +149,8 @@ class EventFactory:
         payload: Any = payload_of(event_type, **fields)
         content = getattr(payload, "snapshot", None)
         if content is not None and content.parent_snapshot_id is None and event_type != "session_created":
-            payload = payload._replace(snapshot=content._replace(parent_snapshot_id=self.head))
+            name = content.snapshot_id  # a second one of a name has another id
+            unused = f"{name} {self.producer} {self.seq}" if name in self.taken else name
+            self.taken.add(name)
+            payload = payload._replace(snapshot=content._replace(snapshot_id=unused, parent_snapshot_id=self.head))
         return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload))

@@ -176,6 +176,7 @@ class AsyncSessionClient(AsyncClientBlock):
         from_session: "SessionId | Session | AsyncSession | None" = None,
         from_snapshot: str | None = None,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
@@ -196,6 +197,7 @@ class AsyncSessionClient(AsyncClientBlock):
             from_snapshot: The id that this snapshot must have. Default: any.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of the session's first event, as in `EventMetadata`.
 
         Returns:
@@ -209,7 +211,7 @@ class AsyncSessionClient(AsyncClientBlock):
             SessionLost: The tenant has no session `from_session`, or it is archived.
         """
         parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
-        new = NewSession(*parts, (from_session, from_snapshot), beats_with, metadata)
+        new = NewSession(*parts, (from_session, from_snapshot), beats_with, metadata, snapshots)
         return AsyncSession(await create_core_async(self.core, new))
 
     def session(
@@ -227,6 +229,7 @@ class AsyncSessionClient(AsyncClientBlock):
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Return a session that `async with` creates, starts and ends. Not a coroutine.
@@ -249,6 +252,7 @@ class AsyncSessionClient(AsyncClientBlock):
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -262,8 +266,10 @@ class AsyncSessionClient(AsyncClientBlock):
             SessionLost: The tenant has no session `from_session`, or it is archived.
         """
         start_from = from_session, from_snapshot
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with, metadata)
-        return AsyncSession(start_core_async(self.core, NewSession(*parts), validate, connect, quota_wait_s))
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with)
+        return AsyncSession(
+            start_core_async(self.core, NewSession(*parts, metadata, snapshots), validate, connect, quota_wait_s)
+        )
 
     def open(
         self,
@@ -280,6 +286,7 @@ class AsyncSessionClient(AsyncClientBlock):
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Return a session that `await`, or `async with`, opens or creates.
@@ -314,6 +321,7 @@ class AsyncSessionClient(AsyncClientBlock):
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -334,8 +342,10 @@ class AsyncSessionClient(AsyncClientBlock):
             ClientClosed: The client is closed.
         """
         start_from = from_session, from_snapshot
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with, metadata)
-        return AsyncSession(open_core_async(self.core, NewSession(*parts), validate, connect, quota_wait_s))
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with)
+        return AsyncSession(
+            open_core_async(self.core, NewSession(*parts, metadata, snapshots), validate, connect, quota_wait_s)
+        )
 
     async def attach(
         self,
@@ -344,6 +354,7 @@ class AsyncSessionClient(AsyncClientBlock):
         user_id: str | None = None,
         take_over: bool = False,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Continue a session that exists: read its state, epoch and content from the processor.
@@ -368,6 +379,7 @@ class AsyncSessionClient(AsyncClientBlock):
             take_over: Take the session over from the process that holds it.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
+            snapshots: Take a snapshot before and after each recorded tool call made here.
             metadata: Metadata of the take-over, as in `EventMetadata`. Without `take_over` no event
                 is sent.
 
@@ -389,7 +401,13 @@ class AsyncSessionClient(AsyncClientBlock):
         """
         return AsyncSession(
             await attach_core_async(
-                self.core, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata
+                self.core,
+                session_id,
+                user_id,
+                take_over=take_over,
+                beats_with=beats_with,
+                snapshots=snapshots,
+                metadata=metadata,
             )
         )
 
@@ -399,6 +417,7 @@ class AsyncSessionClient(AsyncClientBlock):
         *,
         user_id: str | None = None,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Take a session over from the process that holds it: `attach(take_over=True)`.
@@ -412,6 +431,7 @@ class AsyncSessionClient(AsyncClientBlock):
             session_id: The session's id: a UUID, or the text that it was opened with.
             user_id: The user in the envelope of further events.
             beats_with: The life that bounds the session's heartbeats, as in `attach`.
+            snapshots: Take a snapshot before and after each recorded tool call made here.
             metadata: Metadata of the take-over, as in `EventMetadata`.
 
         Returns:
@@ -419,7 +439,13 @@ class AsyncSessionClient(AsyncClientBlock):
         """
         return AsyncSession(
             await attach_core_async(
-                self.core, session_id, user_id, take_over=True, beats_with=beats_with, metadata=metadata
+                self.core,
+                session_id,
+                user_id,
+                take_over=True,
+                beats_with=beats_with,
+                snapshots=snapshots,
+                metadata=metadata,
             )
         )
 

@@ -154,11 +154,20 @@ async def attach_core_async(
     *,
     take_over: bool,
     beats_with: BeatsWith,
+    snapshots: bool,
     metadata: EventMetadata,
 ) -> SessionCore:
     """Continue a session that exists without blocking the event loop."""
     return await run_session_flow_async(
-        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata)
+        *begin_attach(
+            client,
+            session_id,
+            user_id,
+            take_over=take_over,
+            beats_with=beats_with,
+            snapshots=snapshots,
+            metadata=metadata,
+        )
     )
 
 

@@ -170,6 +170,7 @@ class SessionClient:
         from_session: "SessionId | Session | AsyncSession | None" = None,
         from_snapshot: str | None = None,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
@@ -190,6 +191,7 @@ class SessionClient:
             from_snapshot: The id that this snapshot must have. Default: any.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of the session's first event, as in `EventMetadata`.
 
         Returns:
@@ -203,7 +205,7 @@ class SessionClient:
             SessionLost: The tenant has no session `from_session`, or it is archived.
         """
         parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
-        new = NewSession(*parts, (from_session, from_snapshot), beats_with, metadata)
+        new = NewSession(*parts, (from_session, from_snapshot), beats_with, metadata, snapshots)
         return Session(create_core(self.core, new))
 
     def session(
@@ -221,6 +223,7 @@ class SessionClient:
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Create and start a session. Use it in `with`, which ends it.
@@ -243,6 +246,7 @@ class SessionClient:
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -256,8 +260,8 @@ class SessionClient:
             SessionLost: The tenant has no session `from_session`, or it is archived.
         """
         start_from = from_session, from_snapshot
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with, metadata)
-        return Session(start_core(self.core, NewSession(*parts), validate, connect, quota_wait_s))
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with)
+        return Session(start_core(self.core, NewSession(*parts, metadata, snapshots), validate, connect, quota_wait_s))
 
     def open(
         self,
@@ -274,6 +278,7 @@ class SessionClient:
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Continue the session of an id of your own, or create and start it if there is none.
@@ -308,6 +313,7 @@ class SessionClient:
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -328,8 +334,8 @@ class SessionClient:
             ClientClosed: The client is closed.
         """
         start_from = from_session, from_snapshot
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with, metadata)
-        return Session(open_core(self.core, NewSession(*parts), validate, connect, quota_wait_s))
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with)
+        return Session(open_core(self.core, NewSession(*parts, metadata, snapshots), validate, connect, quota_wait_s))
 
     def attach(
         self,
@@ -338,6 +344,7 @@ class SessionClient:
         user_id: str | None = None,
         take_over: bool = False,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Continue a session that exists: read its state, epoch and content from the processor.
@@ -362,6 +369,7 @@ class SessionClient:
             take_over: Take the session over from the process that holds it.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            snapshots: Take a snapshot before and after each recorded tool call made here.
             metadata: Metadata of the take-over, as in `EventMetadata`. Without `take_over` no event
                 is sent.
 
@@ -382,7 +390,15 @@ class SessionClient:
             ClientClosed: The client is closed.
         """
         return Session(
-            attach_core(self.core, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata)
+            attach_core(
+                self.core,
+                session_id,
+                user_id,
+                take_over=take_over,
+                beats_with=beats_with,
+                snapshots=snapshots,
+                metadata=metadata,
+            )
         )
 
     def claim(
@@ -391,6 +407,7 @@ class SessionClient:
         *,
         user_id: str | None = None,
         beats_with: BeatsWith = "process",
+        snapshots: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Take a session over from the process that holds it: `attach(take_over=True)`.
@@ -404,13 +421,22 @@ class SessionClient:
             session_id: The session's id: a UUID, or the text that it was opened with.
             user_id: The user in the envelope of further events.
             beats_with: The life that bounds the session's heartbeats, as in `attach`.
+            snapshots: Take a snapshot before and after each recorded tool call made here.
             metadata: Metadata of the take-over, as in `EventMetadata`.
 
         Returns:
             The session, in the state in which the processor has it. Raises as `attach` does.
         """
         return Session(
-            attach_core(self.core, session_id, user_id, take_over=True, beats_with=beats_with, metadata=metadata)
+            attach_core(
+                self.core,
+                session_id,
+                user_id,
+                take_over=True,
+                beats_with=beats_with,
+                snapshots=snapshots,
+                metadata=metadata,
+            )
         )
 
     def follow(

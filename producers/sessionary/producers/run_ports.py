@@ -15,6 +15,8 @@ from sessionary.schemas.types import (
     Rejection,
     RejectionReason,
     RunMode,
+    SnapshotMessage,
+    ToolExecution,
 )
 
 FINISHED_STATES: Final = frozenset({"completed", "failed", "cancelled"})
@@ -331,6 +333,8 @@ class SessionView(NamedTuple):
     exchanges: int = 0  # turns (exchanges with the user) that have ended
     user_id: str | None = None  # the user that it serves, if the processor says it
     external_id: str | None = None  # the text that was given as its id; None for a UUID
+    head_messages: Sequence[SnapshotMessage] = ()  # those that the last snapshot names
+    head_tool: ToolExecution | None = None  # the tool call of the last snapshot
 
     @property
     def is_held(self) -> bool:

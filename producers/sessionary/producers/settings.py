@@ -117,6 +117,16 @@ class ProducerSettings(KafkaSettings):
         description="place for results above 256 KiB: a folder, or a URL that fsspec knows (such as s3://bucket; "
         "needs the extra `artifacts`). Without a place, results that exceed an event are refused",
     )
+    snapshot_cache_mb: int = Field(
+        100,
+        description="size of the sessions' last snapshots in memory, in MB, against which deltas are made; when it is "
+        "exceeded the older half goes, and these sessions send a whole snapshot next",
+        ge=1,
+    )
+    server_version: str = Field("1.0.0", description="version of the agent's server, for snapshots", max_length=256)
+    protocol_version: str = Field(
+        "2024-11-05", description="version of the protocol that the agent speaks, for snapshots", max_length=256
+    )
     trace_events: bool = Field(
         default=False,
         description="make an OpenTelemetry span for each event, which processor and sinks continue; needs the extra "

@@ -11,6 +11,7 @@ connection unless it is asked to.
     fast_replace  replaces fields of a record at a third of the cost
     ids           ids, record keys and the partitioner
     topics        the topics as data: names, size limits and retention
+    snapshots     snapshots as deltas, compressed, and in chains
     limits        a session's limits: defaults and recommended ranges
     retention     how long records are kept, by the classes of their data
     settings/     settings from the environment, and the Kafka clients' shared configuration

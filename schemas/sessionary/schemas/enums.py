@@ -197,6 +197,7 @@ RejectionReason = Literal[
     "too_many_transactions",
     "unknown_transaction",
     "unknown_snapshot",
+    "snapshot_exists",
 ]
 """The reason of a rejection; the only list of reasons."""
 

@@ -5,6 +5,7 @@ librdkafka calls `murmur2_random`.
 """
 
 import hashlib
+import json
 import re
 import secrets
 import struct
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
+from sessionary.schemas.types import Snapshot
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
 _OF_NAMESPACE: Final = hashlib.sha1(NAMESPACE.bytes, usedforsecurity=False)
@@ -26,6 +28,9 @@ _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz"
 _COLON: Final = 0x3A
 _HEX_DIGITS: Final = b"0123456789abcdef"
 EXTERNAL_ID_MAX = 256  # characters
+# The fields of a snapshot from its conversation on that its hash covers.
+_CONVERSATION: Final = Snapshot._fields.index("conversation_id")
+_CONTENT_BYTES: Final = Snapshot._fields.index("content_bytes")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _HYPHENED = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _IN_BRACES = rf"\{{({_HYPHENED}|[0-9a-f]{{32}})\}}"
@@ -309,8 +314,27 @@ def derived_id(*parts: str | int) -> str:
 
 
 def content_hash(content: str) -> str:
-    """Return the hash that a snapshot has of its content: SHA-256 of the UTF-8 text, as hex."""
+    """Return the SHA-256 of a text in UTF-8, as hex."""
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def snapshot_hash(snapshot: Snapshot) -> str:
+    """Return the hash of a whole snapshot's content, as hex.
+
+    It is the SHA-256 of `state_json`, followed, if the snapshot says more than its state, by a line
+    feed and the JSON array of context, conversation_id, turn, messages, total_tokens, tool,
+    resources and metadata: without spaces, keys sorted, records as arrays of their values.
+    """
+    more: tuple[object, ...] = (snapshot.context, *snapshot[_CONVERSATION:_CONTENT_BYTES])
+    if not any(value is not None and value != () and value != {} and value != [] for value in more):
+        return content_hash(snapshot.state_json)
+    rest = json.dumps((*more[:-1], dict(snapshot.metadata)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return content_hash(f"{snapshot.state_json}\n{rest}")
+
+
+def snapshot_id_of(number: int) -> str:
+    """Return the snapshot id of a number: `snap_` and 12 hex digits, the number's last 48 bits."""
+    return f"snap_{number & 0xFFFF_FFFF_FFFF:012x}"
 
 
 def murmur2(data: bytes) -> int:

@@ -56,7 +56,7 @@ ITEMS_MAX: Final = 1_024  # of a list or a map
 NUMBER_MAX: Final = 10**15  # of a count, a size, a cost or a duration; thousands of them sum up within 64 bits
 # Times are the agent's own, and are never judged. `Limits` has a separate check.
 UNBOUNDED_NUMBERS: Final = frozenset(
-    {"at", "due_at", "limits", "occurred_at", "persisting_at", "retain_until", "updating_at"}
+    {"accessed_at", "at", "due_at", "limits", "occurred_at", "persisting_at", "retain_until", "updating_at"}
 )
 
 

@@ -5,7 +5,8 @@ enums are those of `sessionary.schemas.enums`. It is one module because readers 
 generated for all of it at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sessionary.schemas.enums import (
@@ -411,20 +412,76 @@ class Limits(NamedTuple):
     override: bool = False
 
 
-class Snapshot(NamedTuple):
-    """A session's content at one version.
+class SnapshotMessage(NamedTuple):
+    """A message in the model's context, by the SHA-256 of its text in UTF-8, as hex."""
 
-    Snapshots form a chain: each names its parent.
+    role: str
+    content_hash: str
+    tokens: int | None = None
+
+
+class ToolExecution(NamedTuple):
+    """The tool call that a snapshot was taken before or after.
 
     Attributes:
-        snapshot_id: `snap_` and 12 hex digits if a client made it, a UUID if the processor did.
+        tool_call_id: The call's id, as its events have it.
+        tool_name: The tool.
+        parameters_json: The arguments as JSON; large ones are a reference to the call's event.
+        status: None before the call, else `succeeded` or `failed`.
+        data_json: The result, or the error, as JSON; a large one is a reference to the call's
+            event.
+        execution_time_ms: How long the call took.
+    """
+
+    tool_call_id: str
+    tool_name: str
+    parameters_json: str
+    status: str | None = None
+    data_json: str | None = None
+    execution_time_ms: int | None = None
+
+
+class AccessedResource(NamedTuple):
+    """An access to a resource.
+
+    Attributes:
+        uri: The resource.
+        accessed_at: The agent's clock, in µs since the epoch.
+        operation: What was done to it, such as `read`.
+    """
+
+    uri: str
+    accessed_at: int
+    operation: str
+
+
+class Snapshot(NamedTuple):
+    """A session's content at one version, and what the agent did.
+
+    Snapshots form a chain: each names its parent. `sessionary.schemas.snapshots` makes and reads
+    deltas and compressed snapshots; the session's row always has the whole content of the last one.
+
+    Attributes:
+        snapshot_id: `snap_` and 12 hex digits, unique in the session.
         parent_snapshot_id: The snapshot before it; None for the first.
         schema_version: Version of the schema of `state_json`, which the agent chooses.
-        state_json: The state as JSON; all of it if `encoding` is `full`.
-        context: The model's context, if it is stored with the state.
-        content_hash: SHA-256 of `state_json` in UTF-8, as hex.
-        encoding: `full` for the whole state, `delta` for the changes since the parent.
-        compression: The compression of the stored bytes.
+        state_json: The state as JSON if `encoding` is `full`; of a delta, the changes since the
+            parent as a JSON Patch (RFC 6902). Empty if `body` has it.
+        context: The model's context as text, if it is stored with the state.
+        content_hash: SHA-256 of the whole content (`sessionary.schemas.ids.snapshot_hash`), as hex.
+        encoding: `full` for the whole content, `delta` for the changes of state, context and
+            messages since the parent.
+        compression: The compression of `body`: `none` or `gzip`.
+        conversation_id: The conversation.
+        turn: Number of the turn of the conversation; None outside of turns.
+        messages: The messages in the model's context, oldest first.
+        total_tokens: Tokens of the model's context.
+        tool: The tool call that the snapshot was taken before or after.
+        resources: Resources accessed since the snapshot before.
+        metadata: Such as `server_version` and `protocol_version`.
+        content_bytes: Size of state, context and messages in bytes, before delta and compression;
+            0 if it was not counted.
+        body: The compressed `state_json` and context; None without compression.
     """
 
     snapshot_id: str
@@ -435,6 +492,15 @@ class Snapshot(NamedTuple):
     content_hash: str
     encoding: SnapshotEncoding
     compression: Compression
+    conversation_id: str | None = None
+    turn: int | None = None
+    messages: Sequence[SnapshotMessage] = ()
+    total_tokens: int | None = None
+    tool: ToolExecution | None = None
+    resources: Sequence[AccessedResource] = ()
+    metadata: Mapping[str, str] = MappingProxyType({})
+    content_bytes: int = 0
+    body: bytes | None = None
 
 
 class CleanupAction(NamedTuple):
@@ -582,6 +648,7 @@ class Envelope(NamedTuple):
 
 
 __all__ = [
+    "AccessedResource",
     "AgentHandover",
     "AgentRole",
     "AnnouncedRules",
@@ -631,9 +698,11 @@ __all__ = [
     "SharedResult",
     "Snapshot",
     "SnapshotEncoding",
+    "SnapshotMessage",
     "StartFailureReason",
     "StepStateName",
     "TerminationReason",
     "ToolCallStateName",
+    "ToolExecution",
     "ToolOutcome",
 ]

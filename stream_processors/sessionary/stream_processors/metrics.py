@@ -18,7 +18,7 @@ from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.types import DataClass
 from sessionary.stream_processors.core.model import BatchResult
-from sessionary.stream_processors.core.session.values import names_wrong_hash
+from sessionary.stream_processors.core.session.snapshots import names_wrong_hash
 from sessionary.stream_processors.core.trail import SECURITY_REASONS
 
 MetricName = Literal[

@@ -377,6 +377,15 @@ PROCESSOR_ALERTS = AlertGroup(
             "be read. The processor {{ $labels.instance }} found {{ $value | humanize }} such faults.",
         ),
         Alert(
+            "SessionarySnapshotDamaged",
+            risen_counter('sessionary_processor_state_hash_mismatches_total{source="agent"}', ["instance"]),
+            "",
+            Severity.PAGE,
+            "{{ $labels.instance }} received snapshots that differ from their hash",
+            "Snapshots were damaged on their way, or their client is faulty. The processor keeps the last good "
+            "snapshot of each session, and serves it. Damaged ones: {{ $value | humanize }}.",
+        ),
+        Alert(
             "SessionaryJudgeErrors",
             risen_counter('sessionary_processor_errors_total{kind="judge"}', ["instance"]),
             "",

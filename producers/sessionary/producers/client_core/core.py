@@ -13,6 +13,7 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -59,6 +60,7 @@ from sessionary.schemas.types import DataClass
 
 if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
+    from sessionary.producers.session.snapshots import SnapshotCache
     from sessionary.producers.settings import ProducerSettings
 
 
@@ -258,6 +260,8 @@ class ClientCore:
             settings.quotas,
             settings.quota_wait_s,
             settings.model_call_limit_s,
+            None if self.ports.runs is None else cache(lambda: _new_snapshot_cache(settings.snapshot_cache_mb)),
+            {"server_version": settings.server_version, "protocol_version": settings.protocol_version},
         )
 
     def _open_own_ports(self) -> None:
@@ -588,3 +592,9 @@ def _describe_end(kept: int, lost: int, counters: Counters) -> str:
     text += f"{counters.delivered} were acknowledged"
     earlier = counters.dropped + counters.failed + counters.expired - lost
     return text if earlier <= 0 else f"{text}, {earlier} were dropped or given up before"
+
+
+def _new_snapshot_cache(limit_mb: int) -> "SnapshotCache":
+    from sessionary.producers.session.snapshots import SnapshotCache  # few clients have such snapshots
+
+    return SnapshotCache(limit_mb * 1_000_000)

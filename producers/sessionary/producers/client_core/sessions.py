@@ -105,6 +105,7 @@ class NewSession(NamedTuple):
     start_from: "tuple[SessionId | KnownSession | None, str | None]"  # a session, and the id of its snapshot
     beats_with: BeatsWith
     metadata: EventMetadata
+    snapshots: bool = False
 
 
 def create_core(client: ClientCore, new: NewSession) -> SessionCore:
@@ -126,6 +127,15 @@ def _create_named(client: ClientCore, new: NewSession, given: GivenId, parent_id
     created.event_id = core.view.created_id
     require_creation(client, core, created)
     return core
+
+
+def begin_snapshots(core: SessionCore) -> None:
+    """Let a snapshot be taken before and after each recorded tool call of the session."""
+    from sessionary.producers.session.snapshots import open_chain  # few sessions have such snapshots
+
+    with core.lock:
+        core.view.snapshots = True
+        open_chain(core)
 
 
 def send_creation(
@@ -152,6 +162,8 @@ def send_creation(
             is_alive=is_alive,
         )
         core.view.snapshot_id = snapshot_id = None if origin is None else origin.snapshot_id
+        if new.snapshots:
+            begin_snapshots(core)
         Lifecycle(core).register(parent_id, snapshot_id, given.external_id, fields, on_receipt)
     except BaseException:
         if not emitter.last_seq:  # neither this call nor another object sent anything in the session
@@ -213,6 +225,8 @@ def find_core(client: ClientCore, new: NewSession) -> SessionCore:
                     raise
             else:
                 if core.view.local_state != "Terminated" or place.session_id in ended:
+                    if new.snapshots:
+                        begin_snapshots(core)
                     return core
                 core.abandon()
             ended.add(place.session_id)
@@ -257,11 +271,20 @@ def attach_core(
     *,
     take_over: bool,
     beats_with: BeatsWith,
+    snapshots: bool,
     metadata: EventMetadata,
 ) -> SessionCore:
     """Continue a session that exists. Raises as `SessionClient.attach` does."""
     return run_session_flow(
-        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata)
+        *begin_attach(
+            client,
+            session_id,
+            user_id,
+            take_over=take_over,
+            beats_with=beats_with,
+            snapshots=snapshots,
+            metadata=metadata,
+        )
     )
 
 
@@ -272,11 +295,13 @@ def begin_attach(
     *,
     take_over: bool,
     beats_with: BeatsWith,
+    snapshots: bool,
     metadata: EventMetadata,
 ) -> "tuple[SessionCore, Flow[SessionCore]]":
     """Return a session that exists, and the flow that reads it. Asks nothing yet."""
     envelope_fields(metadata)  # raises for an unknown name before anything is asked
     core = client.open_attached(session_id, user_id, lifeline_of(beats_with), may_beat=not take_over)
+    core.view.snapshots = snapshots
     return core, attach_flow(core, take_over, metadata)
 
 

@@ -85,6 +85,12 @@ class SessionCalls:
         with self._lock:
             self._turns.pop(session_id, None)
 
+    def turn_of(self, session_id: str) -> int:
+        """Return the number of a session's turn; 0 outside of turns."""
+        with self._lock:
+            of_turn = self._turns.get(session_id)
+            return 0 if of_turn is None else of_turn.turn
+
     def of_session(self, session_id: str, *, has_past: bool) -> AttemptCalls:
         """Return the calls of a session's turn, or else of the session.
 

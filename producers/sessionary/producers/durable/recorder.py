@@ -14,7 +14,7 @@ from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunV
 from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.schemas.events import Payload
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.types import RejectionReason, SessionLimits
+from sessionary.schemas.types import RejectionReason, SessionLimits, ToolExecution
 
 if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
@@ -71,6 +71,10 @@ class Recorder(NamedTuple):
         change_begun: Changes the counts of what the session has begun, under its lock.
         is_asking: Returns whether the session waits for a person, as far as the client knows.
         until_answered: Waits while it does; returns whether it did.
+        snapshots: Whether a snapshot is taken before and after each call.
+        snapshot_call: Takes one; raises nothing.
+        open_snapshot_call: Returns the id of the call before which the last one was taken, if it
+            was taken before a call.
     """
 
     key: SessionKey
@@ -90,6 +94,9 @@ class Recorder(NamedTuple):
     change_begun: Callable[[Callable[[BegunWork], None]], None] = lambda change: None
     is_asking: Callable[[], bool] = lambda: False
     until_answered: Callable[[], Flow[bool]] = _no_wait
+    snapshots: bool = False
+    snapshot_call: Callable[[ToolExecution, EnvelopeFields], None] = lambda tool, fields: None
+    open_snapshot_call: Callable[[], str | None] = lambda: None
 
     def was_asking(self, refused: NotAllowed) -> bool:
         """Return whether an event was refused while a person was asked, who has answered by now."""

@@ -29,12 +29,12 @@ from sessionary.producers.durable.large_values import (
 from sessionary.producers.durable.recorder import Judged, Recorder, wait_recorded
 from sessionary.producers.errors import Invalid, NotAllowed, Rejected, SessionaryError, Unavailable
 from sessionary.producers.ports import Json
-from sessionary.producers.process.safe_text import text_with_type
+from sessionary.producers.process.safe_text import any_json_text, text_with_type
 from sessionary.producers.run_ports import CallView, LogPosition
 from sessionary.schemas.events import Payload, ToolCallResolved, ToolCallStarted, ToolCallSucceeded
 from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent
-from sessionary.schemas.ids import derived_id
-from sessionary.schemas.types import ErrorInfo
+from sessionary.schemas.ids import content_hash, derived_id
+from sessionary.schemas.types import ErrorInfo, ToolExecution
 
 # The number of retries of a failed call, the waits between them, and the rate of calls. Pure.
 
@@ -83,6 +83,7 @@ class CallRate:
 
 _POLL_S = 0.5
 _GIVEN_UP_MAX = 2
+_INLINE_CHARACTERS = 16 << 10  # of arguments and result in a snapshot
 # Rejections of a reservation that are answers: the call's record says what to do.
 _ANSWERS = frozenset({"call_in_progress", "call_succeeded", "call_unresolved", "not_retryable", "invalid_value"})
 
@@ -113,6 +114,7 @@ class ToolPolicy(NamedTuple):
     rate: CallRate | None
     wait_s: float
     is_repeatable: bool  # A call that may have taken effect may be made again under its key
+    snapshots: bool | None = None  # None: as the run or the session says
 
 
 class CallPlan(NamedTuple):
@@ -128,6 +130,7 @@ class CallPlan(NamedTuple):
     save_border: Callable[[str], None] | None = None  # Takes `before` or `after`; saves a checkpoint of the run
     look_first: bool = False  # the key may have a record: it is read, so that a repeat is not rejected
     until_answered: Callable[[], Flow[bool]] | None = None  # waits while a person is asked
+    snapshots: bool = False  # one before and one after the call
 
     def reach_border(self, policy: ToolPolicy, side: str) -> Flow[None]:
         """Save a checkpoint before or after a call with an effect, if it belongs to a run."""
@@ -143,7 +146,20 @@ class _Stored(NamedTuple):
 
 def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flow[Any]:
     """Make a call and return its result, or the stored one. Raises as `tool` describes it."""
-    call, failures = ReservedCall(policy, recorder, plan.run_id, plan.step_id, plan.key, plan.arguments), 0
+    call = ReservedCall(policy, recorder, plan.run_id, plan.step_id, plan.key, plan.arguments)
+    if not plan.snapshots:
+        return (yield from _make_call(call, policy, plan))
+    try:
+        result = yield from _make_call(call, policy, plan)
+    except BaseException as error:
+        yield Do(partial(call.snapshot_failure, error))
+        raise
+    yield Do(call.snapshot_result)
+    return result
+
+
+def _make_call(call: "ReservedCall", policy: ToolPolicy, plan: CallPlan) -> Flow[Any]:
+    failures = 0
     call.known = plan.known
     if plan.until_answered is not None:
         call.until_answered = plan.until_answered
@@ -155,6 +171,8 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
             return stored.result
         if not failures:
             yield from plan.reach_border(policy, "before")
+            if plan.snapshots:
+                yield Do(call.snapshot_before)
         if not (yield from call.may_be_made()):
             continue
         try:
@@ -196,6 +214,13 @@ def _was_not_sent(error: Exception) -> bool:
     return outcome_of(error) == "not_sent"
 
 
+def _inline_or_reference(text: str, call_id: str) -> str:
+    """Return a value's JSON as a snapshot has it: a large one is in the events of its call."""
+    if len(text) <= _INLINE_CHARACTERS:
+        return text
+    return any_json_text({"tool_call_ref": call_id, "sha256": content_hash(text), "bytes": len(text.encode())}, "value")
+
+
 class ReservedCall:
     """The reservation of one key, and the events about it."""
 
@@ -226,6 +251,9 @@ class ReservedCall:
         self._given_up = 0
         self._first_failed_s: float | None = None
         self._reason: str | None = None  # why the next try is one
+        self._result_json: str | None = None  # as the call's event has it
+        self._is_snapshot_open = False  # taken before the call, and not yet after it
+        self._duration_ms: int | None = None
 
     def reserve(self) -> Flow[_Stored | None]:
         """Reserve the key for the next try; return the stored result if there is one already."""
@@ -290,6 +318,7 @@ class ReservedCall:
         result_json = None
         if answer is not None:
             result_json = (yield Do(partial(self._store_result, self._check_answer(answer).result))).text
+            self._result_json = result_json
         outcome = ToolCallResolved(
             self._call_id,
             known.tool_name,
@@ -363,6 +392,7 @@ class ReservedCall:
             stored = StoredText(lost_text(error, TOOL_RESULT))
             self._recorder.on_error(error)
         # The call took effect in any case: it must not be repeated.
+        self._result_json, self._duration_ms = stored.text, self._took_ms()
         done = ToolCallSucceeded(
             self._call_id,
             self._policy.name,
@@ -389,6 +419,35 @@ class ReservedCall:
             return False
         self._try_number += 1
         return True
+
+    # Snapshots
+
+    def snapshot_before(self) -> None:
+        """Take the snapshot before the call, unless a former attempt has taken it."""
+        self._is_snapshot_open = True
+        self._recorder.snapshot_call(self._execution(None, None), self._fields)
+
+    def snapshot_result(self) -> None:
+        """Take the snapshot after a call that succeeded, or was found to have succeeded."""
+        self._snapshot_after("succeeded", self._result_json or "null")
+
+    def snapshot_failure(self, error: BaseException) -> None:
+        """Take the snapshot after a call that failed."""
+        if not isinstance(error, ToolCallInProgress):
+            info = error.error if isinstance(error, ToolCallFailed) else to_error_info(error)
+            self._snapshot_after("failed", any_json_text(info._asdict(), "error"))
+
+    def _snapshot_after(self, status: str, data_json: str) -> None:
+        """Take the snapshot after the call if the one before it was taken, here or earlier."""
+        if self._is_snapshot_open or self._recorder.open_snapshot_call() == self._call_id:
+            self._is_snapshot_open = False
+            self._recorder.snapshot_call(self._execution(status, data_json), self._fields)
+
+    def _execution(self, status: str | None, data_json: str | None) -> ToolExecution:
+        given = _inline_or_reference(self._args_json or "{}", self._call_id)
+        data = None if data_json is None else _inline_or_reference(data_json, self._call_id)
+        duration_ms = self._duration_ms if status == "succeeded" else None if status is None else self._took_ms()
+        return ToolExecution(self._call_id, self._policy.name, given, status, data, duration_ms)
 
     def _is_overdue(self) -> bool:
         """Return whether the limit of a try with an effect may be over."""
@@ -477,6 +536,7 @@ class ReservedCall:
         known = yield from self._outwait(known)
         if known.state == "succeeded":
             full = known if known.result_json is not None else (yield Do(self.fetch)) or known
+            self._result_json = full.result_json
             return _Stored((yield Do(partial(load_value, self._recorder.artifacts, full.result_json))))
         if known.state == "failed":
             if known.error is not None and known.error.error_class != "retryable":

@@ -41,6 +41,7 @@ def tool(
     retry: Retry | None = None,
     calls_per_s: float | None = None,
     wait_s: float = 0.0,
+    snapshots: bool | None = None,
 ) -> Callable[[F], F]:
     """Decorate a function so that each of its calls in a session is recorded, and made once.
 
@@ -73,6 +74,9 @@ def tool(
             that it did not, or if `retry` is given: then the service must honor keys.
         calls_per_s: How many calls of the tool may begin in a second in this process.
         wait_s: Seconds to wait for a call of the same key that is in progress elsewhere.
+        snapshots: Take a snapshot of the session before and after each call, also if it fails; for
+            what cannot be repeated cheaply, see the guide on snapshots. Default: as the run says,
+            else the session. `Session.snapshot_id` is then the id of the one after.
 
     Raises, when the decorated function is called:
         ToolCallInProgress: The same call is in progress elsewhere.
@@ -94,7 +98,7 @@ def tool(
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         outcome = effect != "read", queryable or query is not None, query, limit_ms
         is_repeatable = effect == "read" or retry is not None
-        policy = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_repeatable)
+        policy = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_repeatable, snapshots)
         _policies[label] = policy
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
@@ -201,6 +205,8 @@ class _ToolCaller:
         # Under a key of the business the arguments are for people only.
         text_of = functools.partial(_arguments_text, recorder, name, arguments, not is_named)
         fields = EnvelopeFields(run_id=metadata.run_id, step_id=metadata.step_id)
+        of_place = recorder if place is None or not isinstance(place.recorder, Recorder) else place.recorder
+        takes_snapshots = of_place.snapshots if self._policy.snapshots is None else self._policy.snapshots
 
         def inside(key: str, reservation: str) -> AbstractContextManager[None]:
             return _InsideCall(added_metadata(session_id, EnvelopeFields(causation_id=reservation)), key)
@@ -211,7 +217,7 @@ class _ToolCaller:
             call = functools.partial(self._call_async if self._is_async else self._call, args, own)
             border = None if place is None else functools.partial(_save_border, place, name, key, fields)
             parts = metadata.run_id, metadata.step_id, key, text_of, call, functools.partial(inside, key)
-            return CallPlan(*parts, known, border, look_first, until_answered)
+            return CallPlan(*parts, known, border, look_first, until_answered, takes_snapshots)
 
         until_answered = recorder.until_answered if place is None else place.until_answered
         call_by = self._call_by_key if is_named or self._once else self._call_by_number

@@ -45,7 +45,9 @@ class Turns:
     def __init__(self, core: SessionCore) -> None:
         self._core = core
 
-    def append(self, role: str, content: str, name: str | None, metadata: EventMetadata) -> Flow[str]:
+    def append(
+        self, role: str, content: str, name: str | None, metadata: EventMetadata, tokens: int | None = None
+    ) -> Flow[str]:
         """Append a turn; return its event's id. A large text is stored first."""
         if not isinstance(content, str):
             raise Invalid("invalid_value", f"content is a {type(content).__name__}, not a text")
@@ -54,6 +56,9 @@ class Turns:
         else:
             turn = MessageAppended(role, content, name=name)
         event_id: str = yield Send(partial(self._core.send_event, turn, envelope_fields(metadata)))
+        if (chain := self._core.view.chain) is not None:
+            with self._core.lock:
+                chain.note_message(role, content, tokens)
         return event_id
 
     def append_result(self, tool_name: str, result: Json, metadata: EventMetadata) -> Flow[str]:
@@ -256,7 +261,7 @@ class Questions:
         with core.lock:
             if view.question is not None:
                 return None
-            snapshot = view.new_snapshot()
+            snapshot = core.next_snapshot()
             payload = SessionPaused("review", asking.text, snapshot, asking.text, asking.answer_ms)
             sent = core.send_awaited(payload, asking.fields, asking.question_id)
             # First, so that an interruption here leaves the question open.

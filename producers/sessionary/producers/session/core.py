@@ -6,10 +6,11 @@ and `AsyncSession` hold only a core.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
 from sessionary.producers.context.call_counts import SessionCalls
@@ -50,10 +51,11 @@ from sessionary.producers.verdicts.local_checks import is_clock_reason
 from sessionary.producers.verdicts.session_watch import SessionWatch
 from sessionary.schemas.events import EVENT_TYPES, Payload, RunQueued, RunStarted, SessionActivity, SessionPhaseChanged
 from sessionary.schemas.limits import with_defaults
-from sessionary.schemas.types import Phase, RejectionReason
+from sessionary.schemas.types import Phase, RejectionReason, Snapshot, ToolExecution
 
 if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
+    from sessionary.producers.session.snapshots import SnapshotCache
 
 
 # The heartbeats of one session, and their times.
@@ -199,6 +201,8 @@ class SharedServices(NamedTuple):
     quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
     quota_wait_s: float = 0.0
     model_limit_s: float = 600.0
+    snapshot_cache: "Callable[[], SnapshotCache] | None" = None  # None: the client is turned off
+    versions: Mapping[str, str] = MappingProxyType({})  # of the agent's server and protocol, for snapshots
 
 
 class SessionCore:
@@ -312,6 +316,8 @@ class SessionCore:
             view.departures += 1
             self.emitter.forget_sequence()
             self.services.calls.forget(self.session_id)
+            if view.chain is not None:
+                view.chain.forget_base()
         if state != "Active" or view.phase == WAITING:
             self.beats.stop()
         else:
@@ -398,6 +404,9 @@ class SessionCore:
         known.state_json = view.state_json
         known.schema_version = view.state_schema_version
         known.snapshot_id = view.snapshot_id
+        known.head_messages, known.head_tool = view.head_messages, view.head_tool
+        if known.chain is not None:
+            known.chain.adopt_head(view)
         known.agents, known.agent_count = tuple(view.agents), len(view.agents)
         known.is_member = any(agent.service_id == emitter.service_id for agent in view.agents)
         known.limits = view.limits
@@ -525,6 +534,9 @@ class SessionCore:
             lambda: view.quotas,
             self._change_begun,
             lambda: view.question is not None,
+            snapshots=view.snapshots,
+            snapshot_call=self._snapshot_call,
+            open_snapshot_call=self._open_snapshot_call,
         )
 
     def keep_value(self, value: Json, what: str, artifact_type: str, fields: EnvelopeFields) -> StoredText:
@@ -541,6 +553,25 @@ class SessionCore:
                 self.send_event(SessionActivity(operation, None, uri))
             except SessionaryError as error:
                 self.services.on_error(error)
+
+    def next_snapshot(self) -> Snapshot:
+        """Return a snapshot of the content that follows the head. Hold the lock.
+
+        Those that were rejected for their place in the log are taken again before it.
+        """
+        if self.view.chain is not None:
+            self.view.chain.take_again()
+        return self.view.new_snapshot()
+
+    def _snapshot_call(self, tool: ToolExecution, fields: EnvelopeFields) -> None:
+        from sessionary.producers.session.snapshots import snapshot_call  # few sessions have such snapshots
+
+        snapshot_call(self, tool, fields)
+
+    def _open_snapshot_call(self) -> str | None:
+        from sessionary.producers.session.snapshots import open_call
+
+        return open_call(self)
 
     def _change_begun(self, change: Callable[[BegunWork], None]) -> None:
         if not self.emitter.gate.of_parent:  # in a forked child the parent counts

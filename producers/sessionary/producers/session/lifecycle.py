@@ -108,7 +108,7 @@ class Lifecycle:
         """Pause the session; return the snapshot's id."""
         core, view = self._core, self._core.view
         with core.lock:
-            snapshot = view.new_snapshot()
+            snapshot = core.next_snapshot()
             core.send_event(SessionPaused(kind, reason, snapshot), envelope_fields(metadata))
             view.snapshot_id = snapshot.snapshot_id
             core.set_state("Paused")
@@ -239,7 +239,7 @@ class Lifecycle:
     def _send_terminated(self, reason: TerminationReason, message: str | None, metadata: EventMetadata) -> None:
         core, view = self._core, self._core.view
         with core.lock:
-            snapshot, is_asking = view.new_snapshot(), view.question is not None
+            snapshot, is_asking = core.next_snapshot(), view.question is not None
             sent = core.send_awaited(SessionTerminated(reason, message, snapshot), envelope_fields(metadata))
             view.snapshot_id = snapshot.snapshot_id
             core.set_state("Terminated")

@@ -80,6 +80,8 @@ class PolledSession:
         view, emitter = self._view, self._core.emitter
         if change.rejections:  # not reported again, so that it must count although a verb runs
             view.bars = NO_BARS  # the rejected event may have led to the known state
+            if view.chain is not None:
+                view.chain.hear_rejections(change.rejections)
         is_raised = change.epoch is not None and change.epoch > emitter.epoch
         if not self._core.lock.acquire_within(_PATIENCE_S if is_raised else 0):
             return None  # a verb holds it, or the next poll finds it again

@@ -39,6 +39,7 @@ class Runs:
         given: tuple[Json, Json, Mapping[str, str]],
         resume: bool,
         quota_wait_s: float | None,
+        snapshots: bool | None,
         metadata: EventMetadata,
     ) -> Run:
         """Return a run, which begins with its block.
@@ -52,11 +53,13 @@ class Runs:
         texts = zip(given[:2], ("input", "plan"), strict=True)
         input_json, plan_json = (None if value is None else to_json_text(value, name) for value, name in texts)
         started = RunStarted(mode, task_type, input_json, plan_json, dict(given[2]))
-        return self._new_run(run_id, started, metadata, resume=resume, wait_s=quota_wait_s)
+        return self._new_run(run_id, started, metadata, resume=resume, wait_s=quota_wait_s, snapshots=snapshots)
 
-    def resume_run(self, run_id: str, from_checkpoint: str | None, metadata: EventMetadata) -> Run:
+    def resume_run(
+        self, run_id: str, from_checkpoint: str | None, snapshots: bool | None, metadata: EventMetadata
+    ) -> Run:
         """Return a run that has begun before."""
-        return self._new_run(run_id, None, metadata, resume=True, from_checkpoint=from_checkpoint)
+        return self._new_run(run_id, None, metadata, resume=True, from_checkpoint=from_checkpoint, snapshots=snapshots)
 
     def start_task(self, task_type: str, given: Json, timeout_s: float, metadata: EventMetadata) -> Flow[str]:
         """Ask the workers for a task; return its id once Kafka has the request.
@@ -108,11 +111,14 @@ class Runs:
         resume: bool,
         wait_s: float | None = None,
         from_checkpoint: str | None = None,
+        snapshots: bool | None = None,
     ) -> Run:
         core = self._core
         core.view.require_held()
         fields = envelope_fields(metadata)._replace(run_id=run_id)
         recorder = core.recorder()._replace(until_answered=Questions(core).until_answered)
+        if snapshots is not None:
+            recorder = recorder._replace(snapshots=snapshots)
         beats = RunBeats(
             core.services.heartbeats, core.beats.send_run_beat, lambda: core.emitter.last_seq, recorder.waits.now_s
         )

@@ -44,7 +44,17 @@ from sessionary.producers.session.updates import AgentGroup, Updates
 from sessionary.producers.session.view import parsed_state
 from sessionary.producers.verdicts.local_checks import check_access, check_progress
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
-from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, RunMode, StartFailureReason
+from sessionary.schemas.types import (
+    AccessedResource,
+    Answer,
+    ErrorInfo,
+    PauseKind,
+    Phase,
+    RunMode,
+    SnapshotMessage,
+    StartFailureReason,
+    ToolExecution,
+)
 
 
 class SessionLifecycle:
@@ -571,7 +581,15 @@ class Session:
         )
         return send_usage(usage, lambda usage: core.send_event(usage, fields), core.services.on_error)
 
-    def message(self, role: str, content: str, *, name: str | None = None, **metadata: Unpack[EventMetadata]) -> str:
+    def message(
+        self,
+        role: str,
+        content: str,
+        *,
+        name: str | None = None,
+        tokens: int | None = None,
+        **metadata: Unpack[EventMetadata],
+    ) -> str:
         """Append a turn to the conversation. The processor numbers the turns as it accepts them.
 
             session.message("user", "What was our revenue in May?")
@@ -583,6 +601,7 @@ class Session:
             role: Who speaks, in the agent's own words: `user`, `assistant` …
             content: The text.
             name: Name of the person or agent that speaks, if there are several.
+            tokens: How many tokens of the model the text has, for snapshots.
             metadata: As in `emit`.
 
         Returns:
@@ -595,7 +614,7 @@ class Session:
 
         Otherwise raises as `emit` does.
         """
-        return run_session_flow(self.core, Turns(self.core).append(role, content, name, metadata))
+        return run_session_flow(self.core, Turns(self.core).append(role, content, name, metadata, tokens))
 
     def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **metadata: Unpack[EventMetadata]) -> int:
         """Replace the session's content, and wait until Kafka has the update.
@@ -629,12 +648,51 @@ class Session:
         """
         return run_session_flow(self.core, Updates(self.core).update(state, wait, metadata))
 
-    def snapshot(self, **metadata: Unpack[EventMetadata]) -> str:
-        """Record a snapshot of the content.
+    @property
+    def snapshot_id(self) -> str | None:
+        """Id of the last snapshot, as far as this object knows.
 
-        Returns the snapshot's id. Raises as `emit` does.
+        After a tool call with `snapshots=True`, it is that of the one after the call.
         """
-        return Updates(self.core).snapshot(metadata)
+        return self.core.view.snapshot_id
+
+    def snapshot(
+        self,
+        *,
+        context: str | None = None,
+        tool_call: ToolExecution | None = None,
+        result: Json = None,
+        messages: Sequence[SnapshotMessage] | None = None,
+        total_tokens: int | None = None,
+        resources: Sequence[AccessedResource] = (),
+        **metadata: Unpack[EventMetadata],
+    ) -> str:
+        """Record a snapshot of the content, which follows the session's last one.
+
+        It also has the turn, the messages that this object appended since its first snapshot, and
+        the versions of server and protocol. Snapshots around tool calls are taken by themselves if
+        session, run or tool has `snapshots=True`.
+
+        Args:
+            context: The model's context as text.
+            tool_call: The tool call that the snapshot is taken before or after.
+            result: The call's result, as JSON can hold it.
+            messages: The messages in the model's context, in place of those that were appended.
+            total_tokens: Tokens of the model's context; default: the sum of the messages' tokens.
+            resources: Resources accessed since the snapshot before.
+            metadata: As in `emit`.
+
+        Returns:
+            The snapshot's id.
+
+        Raises:
+            Invalid: `result` without `tool_call`, or one that JSON cannot hold; or the snapshot has
+                more than an event can hold.
+
+        Otherwise raises as `emit` does.
+        """
+        said = context, tool_call, result, messages, total_tokens, resources
+        return Updates(self.core).snapshot(*said, metadata)
 
     def rollback(self, to: str, *, reason: str | None = None, **metadata: Unpack[EventMetadata]) -> int:
         """Go back to the content of an older snapshot, as a new version. Blocks until the verdict.
@@ -860,6 +918,7 @@ class Session:
         prompt_versions: Mapping[str, str] | None = None,
         resume: bool = False,
         quota_wait_s: float | None = None,
+        snapshots: bool | None = None,
         **metadata: Unpack[EventMetadata],
     ) -> Run:
         """Return a run of a task, to be used in `with`: events in the block belong to it.
@@ -884,13 +943,21 @@ class Session:
             prompt_versions: The versions of the prompts that the run uses, by their ids.
             resume: If the session has a run of this `run_id`, resume it, as `resume_run` does.
             quota_wait_s: Longest wait for the quota; default: the client's setting.
+            snapshots: Take a snapshot before and after each recorded tool call of the run; default:
+                as the session says.
             metadata: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
         given = input, plan, prompt_versions or {}
-        return Runs(self.core).run(task_type, mode, expected_ms, given, resume, quota_wait_s, metadata)
+        return Runs(self.core).run(task_type, mode, expected_ms, given, resume, quota_wait_s, snapshots, metadata)
 
     def resume_run(
-        self, run_id: str, /, *, from_checkpoint: str | None = None, **metadata: Unpack[EventMetadata]
+        self,
+        run_id: str,
+        /,
+        *,
+        from_checkpoint: str | None = None,
+        snapshots: bool | None = None,
+        **metadata: Unpack[EventMetadata],
     ) -> Run:
         """Return a run of this session that has begun before, resumed, for use in `with`.
 
@@ -916,7 +983,7 @@ class Session:
             ToolCallUnresolved: A tool call may have taken effect; a person must decide.
             Rejected: The processor does not resume the run; else as `sync` and `emit`.
         """
-        return Runs(self.core).resume_run(run_id, from_checkpoint, metadata)
+        return Runs(self.core).resume_run(run_id, from_checkpoint, snapshots, metadata)
 
     def start_task(
         self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **metadata: Unpack[EventMetadata]

@@ -23,13 +23,14 @@ from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.recorder import wait_recorded
 from sessionary.producers.errors import Invalid, Rejected, SessionLost, Unavailable
 from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session.view import WAITING, canonical_json, parsed_state
 from sessionary.schemas.enums import known_role
-from sessionary.schemas.events import AgentRegistered, SnapshotCreated, StateUpdated
-from sessionary.schemas.types import RejectionReason
+from sessionary.schemas.events import AgentRegistered, StateUpdated
+from sessionary.schemas.types import AccessedResource, RejectionReason, SnapshotMessage, ToolExecution
 
 
 class Updates:
@@ -51,14 +52,32 @@ class Updates:
             yield Do(partial(wait_acknowledged, sent, f"version {version} of the content", timeout_s))
         return version
 
-    def snapshot(self, metadata: EventMetadata) -> str:
+    def snapshot(
+        self,
+        context: str | None,
+        tool_call: ToolExecution | None,
+        result: Json,
+        messages: Sequence[SnapshotMessage] | None,
+        total_tokens: int | None,
+        resources: Sequence[AccessedResource],
+        metadata: EventMetadata,
+    ) -> str:
         """Record a snapshot of the content; return its id."""
-        core, view = self._core, self._core.view
-        with core.lock:
-            snapshot = view.new_snapshot()
-            core.send_event(SnapshotCreated(snapshot), envelope_fields(metadata))
-            view.snapshot_id = snapshot.snapshot_id
-            return snapshot.snapshot_id
+        from sessionary.producers.session.snapshots import open_chain  # most sessions take none
+
+        fields = envelope_fields(metadata)
+        if result is not None:
+            if tool_call is None:
+                raise Invalid("invalid_value", "a result is that of a tool call: pass tool_call too")
+            status = tool_call.status or "succeeded"
+            tool_call = tool_call._replace(status=status, data_json=to_json_text(result, "result"))
+        with self._core.lock:
+            chain = open_chain(self._core)
+            chain.take_again()
+            stored = chain.next_snapshot(
+                context=context, messages=messages, total_tokens=total_tokens, tool=tool_call, resources=resources
+            )
+            return chain.send(stored, fields)
 
     def _send_update(self, state: Mapping[str, Json], metadata: EventMetadata) -> tuple[PendingVerdict, int]:
         """Send an update of the content; return the update and the content's new version."""

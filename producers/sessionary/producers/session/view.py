@@ -7,9 +7,10 @@ certain to reject.
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
 from sessionary.producers.errors import (
@@ -34,8 +35,11 @@ from sessionary.producers.verdicts.local_checks import (
 )
 from sessionary.producers.verdicts.session_watch import SentEvents
 from sessionary.schemas.events import EVENT_TYPES, Payload, ToolCallResolved
-from sessionary.schemas.ids import content_hash
-from sessionary.schemas.types import Answer, Limits, Phase, Question, Snapshot
+from sessionary.schemas.ids import content_hash, snapshot_id_of
+from sessionary.schemas.types import Answer, Limits, Phase, Question, Snapshot, SnapshotMessage, ToolExecution
+
+if TYPE_CHECKING:  # few sessions have a chain
+    from sessionary.producers.session.snapshots import SnapshotChain
 
 WAITING: Final[Phase] = "waiting"
 """The phase of a session between two turns, which needs no heartbeats."""
@@ -62,10 +66,13 @@ def parsed_state(text: str) -> dict[str, Json]:
     return state
 
 
-def full_snapshot(state_json: str, schema_version: int, parent: str | None) -> Snapshot:
-    """Return a full snapshot with a new id; `parent` is the id of the one before it."""
+def full_snapshot(state_json: str, schema_version: int, parent: str | None, snapshot_id: str | None = None) -> Snapshot:
+    """Return a snapshot of a state alone; `parent` is the id of the one before it.
+
+    `snapshot_id`: its own id; default: a random one.
+    """
     return Snapshot(
-        snapshot_id=f"snap_{secrets.token_hex(6)}",
+        snapshot_id=snapshot_id or snapshot_id_of(secrets.randbits(48)),
         parent_snapshot_id=parent,
         schema_version=schema_version,
         state_json=state_json,
@@ -74,6 +81,11 @@ def full_snapshot(state_json: str, schema_version: int, parent: str | None) -> S
         encoding="full",
         compression="none",
     )
+
+
+def new_snapshot_ids() -> Iterator[str]:
+    """Return the ids of snapshots of one object: from a random one on, without a repetition."""
+    return map(snapshot_id_of, count(secrets.randbits(48)))
 
 
 # The lock of a session, which no thread waits for in a forked child of the session's process.
@@ -128,6 +140,7 @@ class LocalView:
         "asked",
         "bars",
         "begun",
+        "chain",
         "created_id",
         "departures",
         "detached",
@@ -135,6 +148,8 @@ class LocalView:
         "emitter",
         "fenced_by",
         "followed",
+        "head_messages",
+        "head_tool",
         "is_held",
         "is_holder",
         "is_member",
@@ -156,6 +171,8 @@ class LocalView:
         "sends_phases",
         "sent_events",
         "snapshot_id",
+        "snapshot_ids",
+        "snapshots",
         "state_json",
         "stopped",
         "version",
@@ -175,6 +192,11 @@ class LocalView:
         self.is_member = False  # an agent of this service is registered
         self.version = 1
         self.snapshot_id: str | None = None
+        self.snapshot_ids = new_snapshot_ids()
+        self.snapshots = False  # one before and one after each recorded tool call
+        self.chain: SnapshotChain | None = None  # of snapshots that say more than the state
+        self.head_messages: Sequence[SnapshotMessage] = ()  # what the last known head said
+        self.head_tool: ToolExecution | None = None
         self.created_id = ""  # id of the event that created it, if this object did
         self.pending: PendingVerdict | None = None  # the verdict that a verb waits for
         self.followed: PendingVerdict | None = None  # one that ends the session once more, if it is granted
@@ -212,7 +234,9 @@ class LocalView:
 
     def new_snapshot(self) -> Snapshot:
         """Return a snapshot of the content with a new id."""
-        return full_snapshot(self.state_json, self.schema_version, self.snapshot_id)
+        if self.chain is not None:
+            return self.chain.next_snapshot()
+        return full_snapshot(self.state_json, self.schema_version, self.snapshot_id, next(self.snapshot_ids))
 
     def stop(self, stopped: Callable[[], ProducerError]) -> None:
         """Let all verbs raise from now on. Takes no lock: a verb may hold it for long."""

@@ -410,6 +410,8 @@ class JudgedLog:
             hold=None if row.hold is None else HeldBy(row.hold.by, hold_end_ms(row, row.hold)),
             user_id=row.user_id,
             external_id=row.external_id,
+            head_messages=tuple(row.snapshot.messages),
+            head_tool=row.snapshot.tool,
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:

@@ -28,7 +28,7 @@ _UNCHANGED_TYPES: Final = frozenset({int, float, bool, type(None)})
 
 def _encode_base64(value: object) -> str:
     assert isinstance(value, bytes)
-    return base64.b64encode(value).decode()
+    return cut_text(base64.b64encode(value[:TEXT_MAX]).decode())
 
 
 # Made once: making an encoder costs as much as encoding a payload.

@@ -24,10 +24,24 @@ def object_schema(**properties: Any) -> dict[str, Any]:
 
 
 def _snapshot_schema() -> dict[str, Any]:
-    optional, numbers = ("parent_snapshot_id", "context"), ("schema_version",)
-    return object_schema(
-        **{name: TEXT_OR_NULL if name in optional else NUMBER if name in numbers else TEXT for name in Snapshot._fields}
+    optional, numbers = ("parent_snapshot_id", "context", "conversation_id"), ("schema_version", "content_bytes")
+    tool = object_schema(
+        **dict.fromkeys(("tool_call_id", "tool_name", "parameters_json"), TEXT),
+        **dict.fromkeys(("status", "data_json"), TEXT_OR_NULL),
+        execution_time_ms=NUMBER_OR_NULL,
     )
+    message = object_schema(role=TEXT, content_hash=TEXT, tokens=NUMBER_OR_NULL)
+    resource = object_schema(uri=TEXT, accessed_at=NUMBER, operation=TEXT)
+    others: dict[str, Any] = {
+        "turn": NUMBER_OR_NULL,
+        "messages": {"type": "array", "items": message},
+        "total_tokens": NUMBER_OR_NULL,
+        "tool": {"oneOf": [tool, {"type": "null"}]},
+        "resources": {"type": "array", "items": resource},
+        "metadata": {"type": "object", "additionalProperties": TEXT},
+    }
+    texts = {name: TEXT_OR_NULL if name in optional else TEXT for name in Snapshot._fields if name != "body"}
+    return object_schema(**{**texts, **dict.fromkeys(numbers, NUMBER), **others})
 
 
 OPEN_REQUESTS: Final[dict[str, Any]] = {

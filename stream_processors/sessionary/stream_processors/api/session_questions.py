@@ -7,6 +7,7 @@ from aiohttp.web import Request, Response, StreamResponse
 
 from sessionary.schemas.ids import SessionKey, partition_of, partition_of_task, run_key, task_key
 from sessionary.schemas.records import RunTombstone, SessionState, Tombstone
+from sessionary.schemas.snapshots import snapshot_document
 from sessionary.schemas.types import OpenTransaction
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
@@ -263,7 +264,7 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "hold": hold_document(row),
         "state_json": row.state_json,
         "state_schema_version": row.state_schema_version,
-        "snapshot": row.snapshot._asdict(),
+        "snapshot": snapshot_document(row.snapshot),
         "limits": row.limits._asdict(),
         "data_classes": list(row.data_classes),
         "deadline_ms": asked.owner.state.deadline_ms(row),

@@ -278,7 +278,7 @@ def test_a_symbol_from_the_future_is_unknown() -> None:
         field_of(schema, "reason")["type"]["symbols"].append("teleported")
 
     event = Event(example(Envelope)._replace(event_type="session_terminated"), example(PAYLOADS["session_terminated"]))
-    value, decoder = written_by(changed("SessionTerminated", add), event, reason="teleported")
+    value, decoder = written_by(changed("SessionTerminated", add), event, reason="teleported", snapshot=None)
     read = decoder.decode_event(value)
     assert read == event._replace(payload=event.payload._replace(reason="UNKNOWN"))  # type: ignore[call-arg]
 

@@ -2,7 +2,7 @@
 
 A checkpoint belongs to the run that its envelope names, or to the session. A later one of the same
 operation goes into the same row; the oldest ones leave it. A row has no clock, and vanishes with
-its run or session. A checkpoint without data has no row.
+its run or session. A checkpoint without data has no row, nor has a snapshot around a tool call.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from sessionary.schemas.events import CheckpointSaved, SessionRolledBack, Snapsh
 from sessionary.schemas.ids import checkpoint_key, snapshots_key
 from sessionary.schemas.limits import CHECKPOINT_CHARACTERS_MAX, CHECKPOINTS_KEPT
 from sessionary.schemas.records import CheckpointState, SessionState
+from sessionary.schemas.snapshots import SnapshotCorrupt, whole_snapshot
 from sessionary.schemas.types import SavedCheckpoint
 from sessionary.stream_processors.core.family import (
     ChildFamily,
@@ -32,9 +33,10 @@ def judge_checkpoint(session: SessionState, event: Event, arrival: SessionArriva
     payload, row = event.payload, arrival.child
     assert row is None or isinstance(row, CheckpointState)
     if isinstance(payload, SnapshotCreated):
-        snapshot = payload.snapshot
-        if snapshot.encoding != "full":
-            return Judged(None)  # it has not the whole content
+        try:
+            snapshot = whole_snapshot(payload.snapshot, session.snapshot)
+        except SnapshotCorrupt:
+            return Judged(None)  # the session rejects it
         saved = SavedCheckpoint(snapshot.snapshot_id, arrival.now_ms, snapshot.state_json)
         run_id, operation = None, ""
     else:
@@ -65,12 +67,13 @@ def find_snapshot(session: SessionState, row: CheckpointState | None, snapshot_i
     for saved in () if row is None else reversed(row.saved):
         if saved.checkpoint_id == snapshot_id:
             return saved.data_json
-    head = session.snapshot
-    return head.state_json if head.snapshot_id == snapshot_id and head.encoding == "full" else None
+    return session.snapshot.state_json if session.snapshot.snapshot_id == snapshot_id else None
 
 
 def _key_of(event: Event, session: bytes, run: bytes, row: object) -> bytes | None:
     payload = event.payload
+    if isinstance(payload, SnapshotCreated) and payload.snapshot.tool is not None:
+        return None  # taken before or after a tool call: a session has two of each
     if not isinstance(payload, CheckpointSaved):
         return snapshots_key(session)
     return None if payload.data_json is None else checkpoint_key(run or session, payload.operation)

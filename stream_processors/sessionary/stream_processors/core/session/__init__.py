@@ -4,7 +4,8 @@
     transitions    every transition as one value; which events a state accepts
     judge          reads a record, and decides on it in a fixed order
     accepted       events without a change of state
-    values         checks of an event's values: names, numbers, bounds, limits, snapshots
+    values         checks of an event's values: names, numbers, bounds, limits
+    snapshots      their checks, their ids, and the processor's own ones
     children       the effects of an event on its run and its child
     people         actions of people: operators, questions and answers
     admission      the quotas of a session's tenant

@@ -59,6 +59,7 @@ from sessionary.stream_processors.core.session.migration import (
     move_migration,
 )
 from sessionary.stream_processors.core.session.people import kept_answers
+from sessionary.stream_processors.core.session.snapshots import kept_ids
 from sessionary.stream_processors.core.trail import next_number
 
 SessionRow = SessionState | Tombstone
@@ -84,7 +85,7 @@ _replace_entered: Final = make_replacer(
 )
 _replace_phase: Final = make_replacer(SessionState, "phase", "last_event_at", "last_work_at")
 _replace_content: Final = make_replacer(SessionState, "version", "state_json", "phase", "last_event_at", "last_work_at")
-_replace_snapshot: Final = make_replacer(SessionState, "snapshot", "last_event_at", "last_work_at")
+_replace_snapshot: Final = make_replacer(SessionState, "snapshot", "snapshot_ids", "last_event_at", "last_work_at")
 _replace_producers: Final = make_replacer(SessionState, "producers")
 _replace_last_tool: Final = make_replacer(SessionState, "last_tool")
 _replace_last_result: Final = make_replacer(SessionState, "last_result")
@@ -180,7 +181,7 @@ def _move_transaction(row: SessionState, fact: TransactionMoved) -> SessionState
 
 
 def _take_snapshot(row: SessionState, fact: SnapshotTaken) -> SessionState:
-    return _replace_snapshot(row, fact.snapshot, fact.at_ms, fact.at_ms)
+    return _replace_snapshot(row, fact.snapshot, kept_ids(row), fact.at_ms, fact.at_ms)
 
 
 def _release_cleanup(row: SessionState, fact: CleanupReleased) -> SessionState:
@@ -204,6 +205,8 @@ def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
         phase = WAITING  # through a pause, and after it
     entered = (transition.target, phase, now_ms, now_ms, now_ms, fact.reason_code)
     moved = _replace_entered(row, *entered, snapshot, error_class)
+    if snapshot is not row.snapshot:
+        moved = moved._replace(snapshot_ids=kept_ids(row))
     if row.phase == WAITING and transition.target == "Error":
         moved = continue_duration(moved, now_ms)
     after = next_number(transition.effect(moved, now_ms))

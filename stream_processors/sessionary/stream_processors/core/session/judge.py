@@ -110,6 +110,7 @@ from sessionary.stream_processors.core.session.people import is_by_operator, is_
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_rejection, object_to_size
 from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS, SessionRows
+from sessionary.stream_processors.core.session.snapshots import checked_snapshot, first_snapshot
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     CONTENT_CHANGES,
@@ -123,14 +124,12 @@ from sessionary.stream_processors.core.session.transitions import (
     processor_only,
 )
 from sessionary.stream_processors.core.session.values import (
-    checked_snapshot,
     complete_transition,
     facts_of_number,
     invalid_envelope,
     measured_context,
     object_to_age,
     object_to_external_id,
-    object_to_first_snapshot,
     object_to_number,
     outside_ranges,
     resolved,
@@ -247,8 +246,10 @@ def _decide_creation(creation: Transition, arrival: SessionArrival, event: Event
         limits = resolved(payload.limits)
     except Invalid as error:
         return _reject_unkept(event, error.reason, error.detail)
-    if wrong := object_to_first_snapshot(payload):
-        return _reject_unkept(event, *wrong)
+    snapshot = first_snapshot(payload)
+    if isinstance(snapshot, Objection):
+        return _reject_unkept(event, *snapshot)
+    payload = payload._replace(snapshot=snapshot)
     at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
     sequence = check_sequence((), (), envelope.producer_id, envelope.producer_seq, at)
     row = with_quota_claim(_new_session(creation, arrival, payload, limits, sequence.producers), arrival)

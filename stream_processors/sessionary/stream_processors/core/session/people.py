@@ -18,10 +18,9 @@ from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import SessionPaused, SessionResumed
-from sessionary.schemas.ids import content_hash, derived_id
 from sessionary.schemas.limits import OPERATOR_HOLD_MS_MAX, OPERATOR_HOLD_MS_MIN
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import Answer, Envelope, Question, SessionHold, Snapshot
+from sessionary.schemas.types import Answer, Envelope, Question, SessionHold
 from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.run.changes import ANSWERS
 
@@ -138,28 +137,3 @@ def kept_answers(row: SessionState, answer: Answer | None) -> Sequence[Answer]:
 def is_answer_new(row: SessionState) -> bool:
     """Return whether an answer has made a session Active, and no work was done in it since."""
     return row.last_work_at <= row.entered_at and row.state == "Active" and row.reason_code in ANSWERS
-
-
-def committed_snapshot(row: SessionState) -> Snapshot:
-    """Return a snapshot of a session's committed state: its head, or one that follows the head.
-
-    Head and version decide the id, so that a replay, and a second call, give the same one.
-    """
-    head = row.snapshot
-    is_committed = (head.state_json, head.schema_version, head.encoding) == (
-        row.state_json,
-        row.state_schema_version,
-        "full",
-    )
-    if is_committed:
-        return head
-    return Snapshot(
-        derived_id(row.tenant_id, row.session_id, "snapshot", head.snapshot_id, row.version),
-        parent_snapshot_id=head.snapshot_id,
-        schema_version=row.state_schema_version,
-        state_json=row.state_json,
-        context=head.context,
-        content_hash=content_hash(row.state_json),
-        encoding="full",
-        compression="none",
-    )

@@ -28,9 +28,11 @@ from sessionary.stream_processors.core.session.facts import (
     TransactionMoved,
     Transitioned,
 )
+from sessionary.stream_processors.core.session.snapshots import snapshot_texts
 
 # Facts that bring content; `Created` is checked too.
 CONTENT_FACTS: Final = frozenset({ContentRestored, ContentUpdated, SnapshotTaken, TransactionMoved, Transitioned})
+_SNAPSHOT_FACTS: Final = frozenset({SnapshotTaken, Transitioned})
 EVENT_ID_MAX: Final = 128  # characters that a full row keeps of an event id; a UUID has 36
 _REASON_CODE_MAX: Final = 64  # characters; only an agent's error code is longer
 _BYTES_PER_CHARACTER_MAX: Final = 4
@@ -88,13 +90,11 @@ def estimate_row_bytes(row: SessionRow | TombstoneChunk) -> int:
 def split_content(row: SessionState, rules: int) -> tuple[SessionState, bytes | None]:
     """Return a row without its content, and the content's record; a small content stays (None)."""
     size = len(row.state_json)
-    for part in row.snapshot:
-        if type(part) is str:
-            size += len(part)
+    size += sum(map(len, snapshot_texts(row.snapshot))) + len(row.snapshot_ids)
     if size <= CONTENT_CHARACTERS_MAX:
         return row, None
-    rest = row._replace(state_json="", snapshot=_NO_SNAPSHOT, content_apart=True)
-    return rest, encode_record(SessionContent(row.state_json, row.snapshot), rules)
+    rest = row._replace(state_json="", snapshot=_NO_SNAPSHOT, snapshot_ids=b"", content_apart=True)
+    return rest, encode_record(SessionContent(row.state_json, row.snapshot, row.snapshot_ids), rules)
 
 
 def is_content_apart(row: SessionRow) -> bool:
@@ -107,7 +107,7 @@ def join_content(row: SessionState, content: bytes) -> SessionState:
     found = _DECODER.decode_record(content)
     if not isinstance(found, SessionContent):
         raise DecodeError("unknown_schema", f"a {type(found).__name__} is no content")
-    return row._replace(state_json=found.state_json, snapshot=found.snapshot, content_apart=False)
+    return row._replace(**found._asdict(), content_apart=False)
 
 
 def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
@@ -123,12 +123,15 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
 
 
 def _brings_more(facts: Sequence[Any], arrival: Arrival) -> bool:
-    """Return whether the row gets content, or a snapshot, that the event does not carry."""
+    """Return whether the row gets content, or a snapshot, of another size than the event carries.
+
+    It may be older content, a snapshot of the row's state, or one that was a delta or compressed.
+    """
     assert arrival.event is not None
     for fact in facts:
         if type(fact) is ContentRestored:
             return True
-        if type(fact) is Transitioned and fact.snapshot is not None:
+        if type(fact) in _SNAPSHOT_FACTS and fact.snapshot is not None:
             carried = getattr(arrival.event.payload, "snapshot", None)  # of most payloads it is missing
             if fact.snapshot is not carried:
                 return True
@@ -153,7 +156,6 @@ def _text_bytes(row: SessionState) -> int:
 
 def _texts(row: SessionState) -> list[str]:
     """Return the texts of a row whose length nothing else bounds."""
-    snapshot = row.snapshot
     texts = [
         row.state_json,
         row.user_id or "",
@@ -161,11 +163,7 @@ def _texts(row: SessionState) -> list[str]:
         row.parent_session_id or "",
         row.restored_from_snapshot_id or "",
         row.external_id or "",
-        snapshot.snapshot_id,
-        snapshot.parent_snapshot_id or "",
-        snapshot.content_hash,
-        snapshot.state_json,
-        snapshot.context or "",
+        *snapshot_texts(row.snapshot),
     ]
     if row.question is not None:
         texts += (row.question.question_id, row.question.text)

@@ -1,4 +1,4 @@
-"""Checks of an event's own values: names, numbers, lengths, limits and snapshots."""
+"""Checks of an event's own values: names, numbers, lengths and limits."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated, SessionPaused, SessionResumed
-from sessionary.schemas.ids import SessionKey, content_hash, creation_ms, derived_id, successor_id, valid_name
+from sessionary.schemas.ids import SessionKey, creation_ms, derived_id, successor_id, valid_name
 from sessionary.schemas.limits import LIMIT_MAX, NUMBER_MAX, RANGES, with_defaults
 from sessionary.schemas.records import SessionState, Tombstone
-from sessionary.schemas.types import Envelope, Limits, RejectionReason, SessionLimits, Snapshot
+from sessionary.schemas.types import Envelope, Limits, RejectionReason, SessionLimits
 from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.sequencing import SequenceCheck, hash_producer
 from sessionary.stream_processors.core.session.facts import (
@@ -18,22 +18,19 @@ from sessionary.stream_processors.core.session.facts import (
     GapFound,
     SequenceMoved,
     SessionFact,
-    SnapshotTaken,
     Transitioned,
 )
 from sessionary.stream_processors.core.session.people import (
     asked_question,
     begun_hold,
-    committed_snapshot,
     given_answer,
     is_by_operator,
 )
+from sessionary.stream_processors.core.session.snapshots import committed_snapshot
 
 # For so long after it was first sent an event may be delivered again: the retention of the events
 # topic, and the age limit of a client's spool. It is a part of the rules.
 REDELIVERY_MS_MAX: Final = 1_209_600_000  # 14 days
-_LEFT_OUT: Final = "; its snapshot is left out: "
-_WRONG_HASH: Final = "is not that of its content"
 
 
 def tombstone_end_ms(grave: Tombstone) -> int:
@@ -99,23 +96,6 @@ def invalid_envelope(envelope: Envelope, row: SessionState | None = None) -> str
     return ""
 
 
-def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> SessionFact | Objection:
-    """Return the fact, or an objection to the snapshot that it brings.
-
-    A snapshot follows the head of the session's chain, and has the hash of its content. The end of
-    a session applies without a snapshot that is wrong: otherwise no event could end it.
-    """
-    if not isinstance(fact, (SnapshotTaken, Transitioned)) or fact.snapshot is None:
-        return fact
-    objection = _object_to_chain(fact.snapshot, row.snapshot.snapshot_id) or _object_to_hash(fact.snapshot)
-    if objection is None:
-        return fact
-    if isinstance(fact, Transitioned) and fact.transition.target == "Terminated":
-        reason = f"{fact.reason}{_LEFT_OUT}{objection.detail}"
-        return fact._replace(snapshot=None, reason=reason)
-    return objection
-
-
 def complete_transition(row: SessionState, event: Event, fact: Transitioned) -> Transitioned:
     """Return the transition of an event, with all its values for the session.
 
@@ -143,11 +123,6 @@ def _is_in_other_turn(row: SessionState, envelope: Envelope) -> bool:
     return row.turn_by not in (0, hash_producer(envelope.producer_id))
 
 
-def names_wrong_hash(reason: str) -> bool:
-    """Return whether the reason of a session's end says that its snapshot had a wrong hash."""
-    return reason.endswith(_WRONG_HASH) and _LEFT_OUT in reason
-
-
 def object_to_external_id(session: SessionKey, payload: SessionCreated) -> Objection | None:
     """Return the objection to the text that was given as a session's id, or None.
 
@@ -160,32 +135,6 @@ def object_to_external_id(session: SessionKey, payload: SessionCreated) -> Objec
     if parent is not None and session.session_id == successor_id(session.tenant_id, parent):
         return None
     return Objection("invalid_value", f"external_id {text!r:.80} is the text of another session's id")
-
-
-def object_to_first_snapshot(payload: SessionCreated) -> Objection | None:
-    """Return the objection to the first snapshot of a session, or None.
-
-    It follows no snapshot, or the one from which the session was restored.
-    """
-    snapshot = payload.snapshot
-    parent = snapshot.parent_snapshot_id
-    if parent is not None and parent != payload.restored_from_snapshot_id:
-        return _object_to_chain(snapshot, payload.restored_from_snapshot_id)
-    return _object_to_hash(snapshot)
-
-
-def _object_to_chain(snapshot: Snapshot, head: str | None) -> Objection | None:
-    parent = snapshot.parent_snapshot_id
-    if parent == head:
-        return None
-    detail = f"snapshot {snapshot.snapshot_id} follows {parent}, but the head of the chain is {head}"
-    return Objection("broken_chain", detail)
-
-
-def _object_to_hash(snapshot: Snapshot) -> Objection | None:
-    if snapshot.content_hash == content_hash(snapshot.state_json):
-        return None
-    return Objection("hash_mismatch", f"the hash of snapshot {snapshot.snapshot_id} {_WRONG_HASH}")
 
 
 def resolved(limits: Limits) -> SessionLimits:

@@ -16,9 +16,9 @@ def test_a_resume_names_the_head_of_the_chain_or_nothing() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     for name in ("nowhere", "first", "another", "", "None"):
-        assert rig.send(agent, "session_paused", snapshot=snapshot("held")) == "applied"
+        assert rig.send(agent, "session_paused", snapshot=snapshot(f"held, not {name}")) == "applied"
         assert rig.send(agent, "session_resumed", snapshot_id=name) == "rejected version_conflict"
-        assert rig.send(agent, "session_resumed", snapshot_id="held") == "applied"
+        assert rig.send(agent, "session_resumed", snapshot_id=f"held, not {name}") == "applied"
 
 
 def test_a_resume_within_the_grace_period_names_the_head_too() -> None:

@@ -8,11 +8,11 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.types import Answer, Limits, SessionHold
 from sessionary.stream_processors.core.session.people import (
-    committed_snapshot,
     instant_text,
     is_answer_new,
     is_by_operator,
 )
+from sessionary.stream_processors.core.session.snapshots import committed_snapshot
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, payload_of, snapshot
 

@@ -1,0 +1,262 @@
+"""The snapshots of one session that says more than its state in them, and the cache of their bases.
+
+Loaded only where snapshots are taken, by `Session.snapshot` or around tool calls.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.errors import SessionaryError
+from sessionary.producers.ports import SessionView
+from sessionary.schemas.events import SnapshotCreated
+from sessionary.schemas.ids import snapshot_hash
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
+from sessionary.schemas.snapshots import WHOLE_EVERY, content_size, stored_snapshot
+from sessionary.schemas.types import (
+    AccessedResource,
+    Rejection,
+    RejectionReason,
+    Snapshot,
+    SnapshotMessage,
+    ToolExecution,
+)
+
+if TYPE_CHECKING:
+    from sessionary.producers.session.core import SessionCore
+
+_RESOURCES_MAX: Final = 256
+_SENT_MAX: Final = 16  # as many rejections as a session's row keeps
+# After these a snapshot is taken again under a new id: it came at the wrong time, or was damaged.
+_TAKEN_AGAIN: Final[frozenset[RejectionReason]] = frozenset(
+    {"snapshot_exists", "broken_chain", "hash_mismatch", "late", "illegal_transition"}
+)
+
+
+class SnapshotCache:
+    """The last whole snapshot of each session of a client, against which the next delta is made.
+
+    Thread-safe. When it holds more than its limit, the older half goes. Nothing is lost: each was
+    sent, and a session without one sends a whole snapshot next.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = Lock()
+        self._bases: dict[str, tuple[Snapshot, int]] = {}  # oldest first
+        self.bytes_held = 0
+
+    def __len__(self) -> int:
+        return len(self._bases)
+
+    def keep(self, session_id: str, whole: Snapshot) -> None:
+        """Keep a session's last snapshot, in place of the one before."""
+        size = whole.content_bytes
+        with self._lock:
+            self._drop(session_id)
+            self._bases[session_id] = whole, size
+            self.bytes_held += size
+            if self.bytes_held > self._bytes_max:
+                for oldest in list(self._bases)[: (len(self._bases) + 1) // 2]:
+                    self._drop(oldest)
+
+    def find(self, session_id: str, snapshot_id: str | None) -> Snapshot | None:
+        """Return a session's last snapshot, if it is that one and is held."""
+        found = self._bases.get(session_id)
+        return found[0] if found is not None and found[0].snapshot_id == snapshot_id else None
+
+    def forget(self, session_id: str) -> None:
+        """Forget a session that has ended."""
+        with self._lock:
+            self._drop(session_id)
+
+    def _drop(self, session_id: str) -> None:
+        if (found := self._bases.pop(session_id, None)) is not None:
+            self.bytes_held -= found[1]
+
+
+class _Sent(NamedTuple):
+    """A snapshot that was sent as an event of its own, with its whole content."""
+
+    event_id: str
+    whole: Snapshot
+    fields: EnvelopeFields
+    is_again: bool
+
+
+class SnapshotChain:
+    """The chain of one session, as far as this process knows it. Hold the session's lock.
+
+    Attributes:
+        messages: The messages in the model's context, oldest first.
+        open_call: Id of the tool call before which the head was taken; None for any other head.
+    """
+
+    def __init__(self, core: "SessionCore", messages: Sequence[SnapshotMessage], tool: ToolExecution | None) -> None:
+        self._core = core
+        self.messages = deque(messages, maxlen=CONVERSATION_TURNS_MAX)
+        self.open_call = _open_call(tool)
+        self._resources: deque[AccessedResource] = deque(maxlen=_RESOURCES_MAX)
+        self._deltas = 0  # since the last whole one
+        self._sent: list[_Sent] = []
+        self._refused: list[_Sent] = []
+        self._made: Snapshot | None = None  # the last one, whole
+        self._heard: deque[Rejection] = deque(maxlen=_SENT_MAX)  # by polls, and not acted on yet
+
+    def note_message(self, role: str, text: str, tokens: int | None) -> None:
+        """Note that a message was appended to the conversation."""
+        text_hash = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        self.messages.append(SnapshotMessage(role, text_hash, tokens))
+
+    def note_access(self, uri: str, operation: str, accessed_us: int) -> None:
+        """Note that a resource was accessed; the next snapshot has it."""
+        self._resources.append(AccessedResource(uri, accessed_us, operation))
+
+    def next_snapshot(
+        self,
+        *,
+        context: str | None = None,
+        messages: Sequence[SnapshotMessage] | None = None,
+        total_tokens: int | None = None,
+        tool: ToolExecution | None = None,
+        resources: Sequence[AccessedResource] = (),
+    ) -> Snapshot:
+        """Return a snapshot of the content as an event has it, after the head."""
+        view = self._core.view
+        if messages is not None:
+            self.messages = deque(messages, maxlen=CONVERSATION_TURNS_MAX)
+        counts = [message.tokens for message in self.messages]
+        if total_tokens is None and counts and None not in counts:
+            total_tokens = sum(count for count in counts if count is not None)
+        whole = Snapshot(
+            next(view.snapshot_ids),
+            view.snapshot_id,
+            view.schema_version,
+            view.state_json,
+            context,
+            "",
+            "full",
+            "none",
+            view.session_id,
+            self._core.services.calls.turn_of(view.session_id) or None,
+            tuple(self.messages),
+            total_tokens,
+            tool,
+            (*self._resources, *resources),
+            self._core.services.versions,
+        )
+        self._resources.clear()
+        return self._stored(whole)
+
+    def _stored(self, whole: Snapshot) -> Snapshot:
+        whole = whole._replace(content_bytes=content_size(whole))
+        whole = whole._replace(content_hash=snapshot_hash(whole))
+        self.open_call, self._made = _open_call(whole.tool), whole
+        session_id, cache = self._core.session_id, self._find_cache()
+        if cache is None:
+            return whole
+        base = cache.find(session_id, whole.parent_snapshot_id)
+        stored = stored_snapshot(whole, base if self._deltas < WHOLE_EVERY - 1 else None)
+        self._deltas = self._deltas + 1 if stored.encoding == "delta" else 0
+        cache.keep(session_id, whole)
+        return stored
+
+    def _find_cache(self) -> SnapshotCache | None:
+        find = self._core.services.snapshot_cache
+        return None if find is None else find()
+
+    def send(self, stored: Snapshot, fields: EnvelopeFields, *, is_again: bool = False) -> str:
+        """Send the snapshot that was made last as an event of its own; return its id.
+
+        Raises as `Session.emit` does.
+        """
+        whole = self._made
+        assert whole is not None
+        event_id = self._core.send_event(SnapshotCreated(stored), fields)
+        self._core.view.snapshot_id = stored.snapshot_id
+        self._sent = [*self._sent, _Sent(event_id, whole, fields, is_again)][-_SENT_MAX:]
+        return stored.snapshot_id
+
+    def hear_rejections(self, rejections: Sequence[Rejection]) -> None:
+        """Take the rejections that a poll reports. Needs no lock."""
+        self._heard.extend(rejections)
+
+    def _learn_rejections(self, rejections: Sequence[Rejection]) -> None:
+        """Note which snapshots the processor has rejected: those after them follow no head."""
+        reasons = {rejection.event_id: rejection.reason for rejection in rejections}
+        place = next((place for place, sent in enumerate(self._sent) if sent.event_id in reasons), None)
+        if place is None:
+            return
+        gone, self._sent = self._sent[place:], self._sent[:place]
+        view = self._core.view
+        if view.snapshot_id in {sent.whole.snapshot_id for sent in gone}:
+            view.snapshot_id = gone[0].whole.parent_snapshot_id
+        self._refused += [
+            sent for sent in gone if not sent.is_again and reasons.get(sent.event_id, "broken_chain") in _TAKEN_AGAIN
+        ]
+        self._deltas = 0
+
+    def adopt_head(self, view: SessionView) -> None:
+        """Adopt the head as the processor has it."""
+        self._learn_rejections(view.rejections)
+        if not self._refused:
+            self.open_call = _open_call(view.head_tool)
+
+    def forget_base(self) -> None:
+        """Forget the last snapshot: the session has ended."""
+        if (cache := self._find_cache()) is not None:
+            cache.forget(self._core.session_id)
+
+    def take_again(self) -> None:
+        """Take the snapshots again that were rejected for their place in the log, in their order.
+
+        Raises as `Session.emit` does; the rest is taken later.
+        """
+        view = self._core.view
+        if self._heard:
+            heard = list(self._heard)
+            self._heard.clear()
+            self._learn_rejections(heard)
+        while self._refused:
+            whole, fields = self._refused[0].whole, self._refused[0].fields
+            again = whole._replace(snapshot_id=next(view.snapshot_ids), parent_snapshot_id=view.snapshot_id)
+            self.send(self._stored(again), fields, is_again=True)
+            del self._refused[0]
+
+
+def _open_call(tool: ToolExecution | None) -> str | None:
+    return tool.tool_call_id if tool is not None and tool.status is None else None
+
+
+def open_chain(core: "SessionCore") -> SnapshotChain:
+    """Return the session's chain; it begins now if it has none. Hold the session's lock."""
+    view = core.view
+    if view.chain is None:
+        view.chain = SnapshotChain(core, view.head_messages, view.head_tool)
+    chain: SnapshotChain = view.chain
+    return chain
+
+
+def snapshot_call(core: "SessionCore", tool: ToolExecution, fields: EnvelopeFields) -> None:
+    """Take the snapshot before or after a tool call, unless the head is that before this call.
+
+    Raises nothing: an error goes to the client's `on_error`, and the call goes on.
+    """
+    try:
+        with core.lock:
+            chain = open_chain(core)
+            chain.take_again()
+            if tool.status is None and chain.open_call == tool.tool_call_id:
+                return  # taken by a former attempt, or before a resume
+            chain.send(chain.next_snapshot(tool=tool), fields)
+    except SessionaryError as error:
+        core.services.on_error(error)
+
+
+def open_call(core: "SessionCore") -> str | None:
+    """Return the id of the tool call before which the head was taken; None for any other head."""
+    with core.lock:
+        return _open_call(core.view.head_tool) if core.view.chain is None else core.view.chain.open_call

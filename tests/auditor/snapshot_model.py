@@ -1,0 +1,107 @@
+"""Snapshots as the rules have them, for the oracle: whole ones, deltas and compressed ones."""
+
+import gzip
+import hashlib
+import json
+from typing import Any
+
+from tests.auditor.decoding import Rejection, Row
+
+KEPT = 1_024
+_TOLD = ("context", "conversation_id", "turn", "messages", "total_tokens", "tool", "resources", "metadata")
+
+
+def accept_snapshot(row: Row, snapshot: Row) -> None:
+    """Let the session's head be a snapshot that an event brings. Raises `Rejection`."""
+    head = row["head"]
+    if snapshot["parent_snapshot_id"] != head:
+        raise Rejection("broken_chain")
+    if snapshot["snapshot_id"] in (head, *row["snapshot_ids"]):
+        raise Rejection("snapshot_exists")
+    follow_head(row, unfold(snapshot, row["whole"]))
+
+
+def follow_head(row: Row, whole: Row) -> None:
+    """Let a whole snapshot follow the head."""
+    row["snapshot_ids"] = [*row["snapshot_ids"], row["head"]][-KEPT:]
+    row["head"], row["whole"] = whole["snapshot_id"], whole
+
+
+def unfold(snapshot: Row, head: Row | None) -> Row:
+    """Return a snapshot with its whole content. Raises `Rejection`."""
+    if snapshot["encoding"] not in ("full", "delta") or snapshot["compression"] not in ("none", "gzip"):
+        raise Rejection("invalid_value")
+    if snapshot["encoding"] == "delta" and head is None:
+        raise Rejection("broken_chain")
+    try:
+        whole = _whole(snapshot, head)
+        if digest(whole) == snapshot["content_hash"]:
+            return whole
+    except (ValueError, LookupError, TypeError, OSError, EOFError):
+        pass
+    raise Rejection("hash_mismatch")
+
+
+def digest(snapshot: Row) -> str:
+    """Return the hash of a whole snapshot's content."""
+    told = [snapshot[name] for name in _TOLD]
+    text: str = snapshot["state_json"]
+    if any(value not in (None, [], {}) for value in told):
+        told[3] = [list(message.values()) for message in told[3]]
+        told[5] = None if told[5] is None else list(told[5].values())
+        told[6] = [list(resource.values()) for resource in told[6]]
+        text += f"\n{_dump(told)}"
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _whole(snapshot: Row, head: Row | None) -> Row:
+    text, context = snapshot["state_json"], snapshot["context"]
+    if snapshot["compression"] == "gzip":
+        text, context = json.loads(gzip.decompress(snapshot["body"] or b""))
+    whole = {
+        **snapshot,
+        "state_json": text,
+        "context": context,
+        "encoding": "full",
+        "compression": "none",
+        "body": None,
+    }
+    if snapshot["encoding"] == "full" or head is None:
+        return whole
+    lines = None if head["context"] is None else head["context"].splitlines(keepends=True)
+    before = {
+        "context": lines,
+        "messages": [list(message.values()) for message in head["messages"]],
+        "state": json.loads(head["state_json"]),
+    }
+    after: Any = before
+    for step in json.loads(text):
+        after = _patched(
+            after, [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]], step
+        )
+    whole["state_json"] = _dump(after["state"])
+    whole["context"] = None if after["context"] is None else "".join(after["context"])
+    names = ("role", "content_hash", "tokens")
+    whole["messages"] = [dict(zip(names, message, strict=True)) for message in after["messages"]]
+    return whole
+
+
+def _patched(value: Any, path: list[str], step: Row) -> Any:
+    """Return a value after one operation of a patch, as a new value."""
+    if not path:
+        return step["value"]
+    key, *rest = path
+    if isinstance(value, list):
+        place = len(value) if key == "-" else int(key)
+        if rest:
+            return [*value[:place], _patched(value[place], rest, step), *value[place + 1 :]]
+        new = [] if step["op"] == "remove" else [step["value"]]
+        return [*value[:place], *new, *value[place + (step["op"] != "add") :]]
+    if rest:
+        return {**value, key: _patched(value[key], rest, step)}
+    others = {name: each for name, each in value.items() if name != key}
+    return others if step["op"] == "remove" else {**others, key: step["value"]}

@@ -1,0 +1,288 @@
+"""Snapshots around tool calls: one chain, whatever happens to the calls and to their session."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from sessionary.producers import (
+    AsyncSessionClient,
+    Invalid,
+    Limits,
+    ProducerSettings,
+    Session,
+    tool,
+)
+from sessionary.producers.artifacts import ArtifactLibrary
+from sessionary.producers.session.snapshots import SnapshotCache
+from sessionary.producers.session.view import new_snapshot_ids
+from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
+from sessionary.schemas.events import SnapshotCreated
+from sessionary.schemas.ids import content_hash
+from sessionary.schemas.snapshots import read_chain
+from sessionary.schemas.topics import VALUE_BYTES_MAX
+from sessionary.schemas.types import AccessedResource, Snapshot, SnapshotMessage, ToolExecution
+
+ID = re.compile("snap_[0-9a-f]{12}")
+SEARCH = ToolExecution("call-1", "search_papers", '{"query":"lag"}')
+
+
+@tool(effect="read")
+def search_papers(query: str, max_results: int = 10) -> list[str]:
+    if query == "broken":
+        raise ValueError("no such index")
+    return [f"{query} {number}" for number in range(max_results)]
+
+
+def stored(memory: InMemoryTransport) -> list[Snapshot]:
+    """Return the snapshots of all accepted events, as the events have them."""
+    refused = {judged.event.envelope.event_id for judged in memory.rejections() if judged.event}
+    found = [
+        getattr(event.payload, "snapshot", None) for event in memory.events() if event.envelope.event_id not in refused
+    ]
+    return [each for each in found if each is not None]
+
+
+def chain_of(memory: InMemoryTransport) -> Sequence[Snapshot]:
+    """Return the whole snapshots from the first to the last, by their parents."""
+    snapshots = stored(memory)
+    return read_chain({each.snapshot_id: each for each in snapshots}, snapshots[-1].snapshot_id)
+
+
+def sides(chain: Sequence[Snapshot]) -> list[str | None]:
+    return [None if each.tool is None else each.tool.status or "before" for each in chain]
+
+
+def test_n_calls_leave_2n_snapshots_that_alternate_in_one_chain() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=True) as session:
+        for query in ("a", "b", "c"):
+            search_papers(query)
+        with pytest.raises(ValueError, match="no such index"):
+            search_papers("broken")
+    chain = chain_of(memory)
+    n = 4
+    assert len(chain) == 2 * n + 2
+    assert sides(chain) == [None, *["before", "succeeded"] * 3, "before", "failed", None]
+    assert [each.tool.tool_call_id for each in chain[1:8:2] if each.tool] == [
+        each.tool.tool_call_id for each in chain[2:9:2] if each.tool
+    ]
+    assert (chain[0].parent_snapshot_id, chain[0].tool, chain[0].resources) == (None, None, ())
+    assert all(ID.fullmatch(each.snapshot_id) for each in chain)
+    assert memory.rejections() == []
+    assert json.loads(chain[2].tool.data_json or "") == [f"a {number}" for number in range(10)]  # type: ignore[union-attr]
+    assert json.loads(chain[8].tool.data_json or "")["code"] == "ValueError"  # type: ignore[union-attr]
+    assert chain[2].tool.parameters_json == '{"max_results":10,"query":"a"}'  # type: ignore[union-attr]
+    assert {each.conversation_id for each in chain} == {session.session_id}
+    assert all(each.metadata == {"server_version": "1.0.0", "protocol_version": "2024-11-05"} for each in chain)
+
+
+def test_without_the_parameter_no_snapshot_is_taken() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u"):
+        search_papers("a")
+    assert not [event for event in memory.events() if isinstance(event.payload, SnapshotCreated)]
+    assert [each.metadata for each in chain_of(memory)] == [{}, {}]
+
+
+def test_a_run_or_a_tool_turns_them_on_and_off() -> None:
+    def same(value: int) -> int:
+        return value
+
+    traced = tool(name="traced", effect="read", snapshots=True)(same)
+    plain = tool(name="plain", effect="read", snapshots=False)(same)
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        traced(1)
+        search_papers("outside")
+        with session.run("report", snapshots=True):
+            search_papers("inside")
+            plain(2)
+    names = [each.tool.tool_name for each in chain_of(memory) if each.tool is not None]
+    assert names == ["traced", "traced", "search_papers", "search_papers"]
+    assert memory.rejections() == []
+
+
+def test_the_id_of_the_snapshot_after_a_call_is_at_hand() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=True) as session:
+        results = search_papers("lag", 2)
+        after = session.snapshot_id
+        row = memory.find_row(session)
+        assert results == ["lag 0", "lag 1"]
+        assert row.snapshot.snapshot_id == after
+        assert row.snapshot.tool is not None
+        assert row.snapshot.tool.data_json == '["lag 0","lag 1"]'
+
+
+def test_a_time_out_in_a_call_and_a_resume_leave_one_chain() -> None:
+    client, memory = memory_client()
+    state: dict[str, Session] = {}
+
+    @tool(effect="read")
+    def slow(value: int) -> int:
+        if value == 2:
+            memory.silence(state["session"])
+            memory.advance(100)
+            memory.silence(state["session"], silent=False)
+        return value
+
+    with client, client.session(user_id="u", snapshots=True) as session:
+        state["session"] = session
+        slow(1)
+        before = [each.snapshot_id for each in chain_of(memory)]
+        slow(2)  # ends in Timeout: what is sent then is rejected
+        assert memory.find_row(session).state == "Timeout"
+        session.resume()
+        slow(3)
+    chain = chain_of(memory)
+    assert [each.snapshot_id for each in chain][: len(before)] == before
+    assert sides(chain) == [None, *["before", "succeeded"] * 3, None]
+    assert [each.tool.parameters_json for each in chain if each.tool][::2] == [f'{{"value":{n}}}' for n in (1, 2, 3)]
+
+
+def test_a_resumed_process_goes_on_with_the_chain() -> None:
+    client, memory = memory_client()
+    first = client.session(user_id="u", limits=Limits(grace_ms=3_600_000), snapshots=True)
+    first.message("user", "hello", tokens=3)
+    call = ToolExecution("call-1", "fetch", "{}")
+    first.snapshot(tool_call=call)
+    second = client.attach(first.session_id, take_over=True, snapshots=True)
+    with second:
+        search_papers("a")
+    chain = chain_of(memory)
+    assert sides(chain) == [None, "before", "before", "succeeded", None]
+    assert [each.total_tokens for each in chain] == [None, 3, 3, 3, 3]
+    assert chain[-1].messages == (SnapshotMessage("user", content_hash("hello"), 3),)
+
+
+@pytest.mark.parametrize("context", [None, "system: be brief\nuser: hello\n"])
+@pytest.mark.parametrize("has_call", [False, True])
+def test_a_snapshot_by_hand_has_what_it_is_given(context: str | None, has_call: bool) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        given: dict[str, Any] = {"tool_call": SEARCH, "result": ["a"]} if has_call else {}
+        snapshot_id = session.snapshot(context=context, **given)
+        row = memory.find_row(session)
+    made = row.snapshot
+    assert (made.snapshot_id, made.context) == (snapshot_id, context)
+    done = SEARCH._replace(status="succeeded", data_json='["a"]')
+    assert made.tool == (done if has_call else None)
+
+
+def test_a_result_without_a_call_is_refused() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        with pytest.raises(Invalid, match="pass tool_call too"):
+            session.snapshot(result=1)
+        assert len(stored(memory)) == 1
+
+
+def test_turn_messages_and_resources_are_in_it() -> None:
+    client, memory = memory_client()
+    read = AccessedResource("file:///a", 1_700_000_000_000_000, "read")
+    with client, client.session(user_id="u", snapshots=True) as session, session.turn() as turn:
+        session.message("user", "hello", tokens=3)
+        session.message("assistant", "hi", tokens=2)
+        session.snapshot(resources=[read])
+        made = memory.find_row(session).snapshot
+        assert made.turn == turn.number == 1
+        assert made.total_tokens == 5
+        assert made.messages == (
+            SnapshotMessage("user", content_hash("hello"), 3),
+            SnapshotMessage("assistant", content_hash("hi"), 2),
+        )
+        assert made.resources == (read,)
+
+
+def test_the_asyncio_client_takes_the_same_snapshots() -> None:
+    @tool(effect="read")
+    async def search(query: str) -> str:
+        return query
+
+    async def work() -> InMemoryTransport:
+        memory = InMemoryTransport()
+        client = AsyncSessionClient(tenant_id="t", service_id="s", agent_id="a", ports=memory_ports(memory))
+        async with client, client.session(user_id="u", snapshots=True) as session:
+            await search("a")
+            await session.snapshot(context="all")
+        return memory
+
+    assert sides(chain_of(asyncio.run(work()))) == [None, "before", "succeeded", None, None]
+
+
+def test_ids_are_new_a_million_times() -> None:
+    ids = list(islice(new_snapshot_ids(), 1_000_000))
+    assert len(set(ids)) == 1_000_000
+    assert all(map(ID.fullmatch, ids))
+
+
+def test_an_id_that_the_session_has_is_refused_and_the_snapshot_taken_again() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=True) as session:
+        first = session.snapshot()
+        search_papers("a")
+        session.core.view.snapshot_ids = iter([first, *islice(new_snapshot_ids(), 20)])
+        search_papers("b")
+        session.sync()
+        search_papers("c")
+    assert "snapshot_exists" in {judged.reason for judged in memory.rejections()}
+    assert sides(chain_of(memory)) == [None, None, *["before", "succeeded"] * 3, None]
+
+
+def test_a_delta_is_small_and_each_tenth_snapshot_is_whole() -> None:
+    client, memory = memory_client()
+    state = {"number": 0, "text": [f"line {number} of a long text" for number in range(30_000)]}
+    with client, client.session(user_id="u", state=state, snapshots=True) as session:
+        session.snapshot()
+        for number in range(1, 20):
+            session.update_state({**state, "number": number})
+            session.snapshot()
+        assert memory.find_row(session).snapshot.state_json == session.core.view.state_json
+    snapshots = stored(memory)
+    assert snapshots[1].content_bytes > 800_000
+    assert [each.encoding for each in snapshots] == ["full", *["delta"] * 9, "full", *["delta"] * 9, "full", "delta"]
+    assert all(len(each.state_json) < 100 for each in snapshots if each.encoding == "delta")
+    assert all(each.compression == "gzip" for each in snapshots if each.encoding == "full")
+    assert len(chain_of(memory)) == 22
+
+
+def test_a_result_of_5_mb_is_a_reference(tmp_path: Any) -> None:
+    @tool(effect="read")
+    def large() -> str:
+        return "x" * 5_000_000
+
+    client, memory = memory_client(artifacts=ArtifactLibrary(tmp_path))
+    with client, client.session(user_id="u", snapshots=True):
+        large()
+    after = chain_of(memory)[2]
+    assert after.tool is not None
+    assert json.loads(after.tool.data_json or "")["artifact_ref"].startswith("artifact:tool_result:")
+    assert max(len(record.value or b"") for record in memory.records()) < VALUE_BYTES_MAX
+
+
+def test_the_cache_drops_its_older_half_and_loses_nothing() -> None:
+    cache = SnapshotCache(1_000)
+    for number in range(11):
+        whole = Snapshot(f"snap_{number:012x}", None, 1, "{}", None, "", "full", "none", content_bytes=100)
+        cache.keep(f"session-{number}", whole)
+    assert len(cache) == 5
+    assert cache.bytes_held == 500
+    assert cache.find("session-5", f"snap_{5:012x}") is None
+    assert cache.find("session-10", f"snap_{10:012x}") is not None
+
+
+def test_a_session_whose_base_was_dropped_sends_a_whole_snapshot() -> None:
+    client, memory = memory_client(settings=ProducerSettings(snapshot_cache_mb=1))
+    large = {"text": "x" * 600_000}
+    with client:
+        sessions = [client.session(user_id="u", state=large, snapshots=True) for _ in range(3)]
+        for session in reversed(sessions):
+            session.update_state({**large, "done": True})
+            session.snapshot()
+            assert memory.find_row(session).snapshot.state_json == session.core.view.state_json
+        assert [each.encoding for each in stored(memory)] == ["full"] * 3 + ["delta", "full", "full"]

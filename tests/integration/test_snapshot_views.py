@@ -1,0 +1,112 @@
+"""Snapshots in ClickHouse: the chain of a session, and what is stored of each."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.producers import tool
+from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
+from sessionary.schemas.events import SessionCreated
+from sessionary.schemas.ids import snapshot_hash
+from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.schemas.snapshots import read_chain, stored_snapshot, whole_snapshot
+from sessionary.schemas.types import AccessedResource, Snapshot, SnapshotMessage, ToolExecution
+from tests.support.clickhouse_rows import insert_block
+from tests.support.event_factory import EventFactory
+
+
+@tool(effect="read")
+def search_papers(query: str) -> list[str]:
+    if query == "broken":
+        raise ValueError("no such index")
+    return [query]
+
+
+def store(tables: ClickHouseSettings, memory: InMemoryTransport, name: str) -> None:
+    """Put all events of a memory, and its audit trail, into ClickHouse."""
+    at_us = int(time.time() * 1_000_000) - 3_600_000_000
+    judged = memory.verdicts()
+    insert_block(tables, "history", [(at_us, each.offset, encode_event(each.event)) for each in judged], name)
+    audit = [(at_us, number, encode_record(line)) for number, line in enumerate(memory.audit())]
+    insert_block(tables, "audit", audit, name)
+
+
+def stored_snapshots(client: ClickHouseClient, session_id: str) -> dict[str, Snapshot]:
+    """Return the snapshots as ClickHouse has them, by their ids."""
+    rows = client.fetch_rows(
+        "SELECT hex(value_bytes) AS bytes FROM history FINAL WHERE (source_partition, source_offset) IN "
+        f"(SELECT source_partition, source_offset FROM v_snapshots WHERE session_id = '{session_id}')"
+    )
+    events = [Decoder().decode_event(bytes.fromhex(row["bytes"])) for row in rows]
+    found = [getattr(event.payload, "snapshot", None) for event in events if isinstance(event, Event)]
+    return {each.snapshot_id: each for each in found if isinstance(each, Snapshot)}
+
+
+def test_the_chain_of_a_session_is_walked_in_2n_plus_1_steps(tables: ClickHouseSettings) -> None:
+    client, memory = memory_client()
+    state = {"text": [f"line {number}" for number in range(2_000)]}
+    with client, client.session(user_id="u", state=state, snapshots=True) as session:
+        for query in ("a", "b", "c"):
+            search_papers(query)
+        with pytest.raises(ValueError, match="index"):
+            search_papers("broken")
+    store(tables, memory, "chain")
+    database = ClickHouseClient(tables)
+    rows = database.fetch_rows(f"SELECT * FROM v_snapshots WHERE session_id = '{session.session_id}' ORDER BY number")
+    n = 4
+    assert [row["side"] for row in rows] == ["", *["before", "succeeded"] * 3, "before", "failed", ""]
+    assert all(row["is_linked"] for row in rows)
+    parents = {row["snapshot_id"]: row["parent_snapshot_id"] for row in rows}
+    name, steps = rows[-1]["snapshot_id"], 0
+    while parents[name]:
+        name, steps = parents[name], steps + 1
+    assert (name, steps) == (rows[0]["snapshot_id"], 2 * n + 1)
+    assert [row["encoding"] for row in rows] == ["full", *["delta"] * 9]
+    assert rows[0]["compression"] == "gzip"
+    assert rows[1]["compression_ratio"] > 10
+    assert {row["server_version"] for row in rows} == {"1.0.0"}
+    assert {row["protocol_version"] for row in rows} == {"2024-11-05"}
+    chain = read_chain(stored_snapshots(database, session.session_id), rows[-1]["snapshot_id"])
+    assert len(chain) == 2 * n + 2
+    assert json.loads(chain[-1].state_json) == state
+
+
+def test_the_sample_comes_back_without_a_loss(tables: ClickHouseSettings) -> None:
+    agent = EventFactory("sample")
+    sample = Snapshot(
+        "snap_0123456789ab",
+        None,
+        1,
+        "{}",
+        None,
+        "",
+        "full",
+        "none",
+        "conv_12345",
+        3,
+        (SnapshotMessage("user", "a" * 64, 1_024), SnapshotMessage("assistant", "b" * 64, 1_024)),
+        2_048,
+        ToolExecution("call-1", "search_papers", '{"max_results":5,"query":"MCP"}', "success", '["paper"]', 1_250),
+        (AccessedResource("file:///data/papers.db", 1_732_000_000_000_000, "read"),),
+        {"server_version": "1.0.0", "protocol_version": "2024-11-05"},
+    )
+    sample = sample._replace(content_hash=snapshot_hash(sample))
+    value = agent.event_bytes("session_created", snapshot=stored_snapshot(sample, None))
+    event = Decoder().decode_event(value)
+    assert isinstance(event, Event)
+    assert isinstance(event.payload, SessionCreated)
+    assert whole_snapshot(event.payload.snapshot, None) == sample
+    insert_block(tables, "history", [(int(time.time() * 1_000_000) - 3_600_000_000, 0, value)], "sample")
+    client = ClickHouseClient(tables)
+    found = stored_snapshots(client, agent.key.session_id)[sample.snapshot_id]
+    assert whole_snapshot(found, None) == sample
+    row: dict[str, Any]
+    (row,) = client.fetch_rows(f"SELECT * FROM v_snapshots WHERE session_id = '{agent.key.session_id}'")
+    assert (row["turn"], row["total_tokens"], row["tool_name"]) == (3, 2_048, "search_papers")
+    assert [tuple(each.values()) if isinstance(each, dict) else tuple(each) for each in row["resources"]] == [
+        ("file:///data/papers.db", 1_732_000_000_000_000, "read")
+    ]
