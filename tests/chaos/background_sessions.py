@@ -72,7 +72,7 @@ class BackgroundSessions:
 
     def _new_session(self, session_id: str) -> Session:
         """Return a session whose id is known beforehand; no other process has it, so wait not."""
-        new = NewSession("u1", {"n": 0}, self._limits, (), None, 1, None, None, "process", {})
+        new = NewSession("u1", {"n": 0}, self._limits, (), None, 1, None, (None, None), "process", {})
         return Session(send_creation(self._client.core, new, GivenId(session_id, None), None, None))
 
     def close(self) -> None:

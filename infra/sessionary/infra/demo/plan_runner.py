@@ -550,7 +550,7 @@ class PlanRunner:
     def _perform(self, planned: PlannedSession, action: Action) -> None:
         if action.verb == "create":
             state: dict[str, Json] = {"run": planned.run_name, "step": 0}
-            parts = (planned.user_id, state, planned.limits, planned.data_classes, None, 1, None, None)
+            parts = (planned.user_id, state, planned.limits, planned.data_classes, None, 1, None, (None, None))
             new, given = NewSession(*parts, "process", {}), GivenId(planned.session_id, None)
             # The plan knows that no other process has the id: a verdict would only cost time.
             core = send_creation(self._client_for(planned).core, new, given, None, None)

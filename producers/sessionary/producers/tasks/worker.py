@@ -340,7 +340,7 @@ class TaskAttempt:
 
     def _call(self, function: TaskFunction, known: KnownRun, *, is_repeated: bool) -> StoredText:
         """Call the function in its session and run; return its result as the last event has it."""
-        run = Runs(self._core).resume_run(self._request.run_id, None, {})
+        run = Runs(self._core).resume_run(self._request.run_id, None, None, {})
         context = TaskContext(self._sender, run, self._keeper, is_repeated=is_repeated)
         given: Json = None if self._request.input_json is None else json.loads(self._request.input_json)
         session = AsyncSession(self._core) if kind_of(function) == "coroutine" else Session(self._core)
