@@ -17,6 +17,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     run_ports       the same for reading and following sessions and runs
     kafka_ports     the implementation of these protocols with Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
+    replay/         an agent's code over the record of a session, in which nothing is executed
     context/        the current session, metadata, decorators, several tenants
     artifacts/      content that is too large for events, in a folder or an object store
     testing/        the same protocols in memory, for users' tests

@@ -112,6 +112,8 @@ def create_core(client: ClientCore, new: NewSession) -> SessionCore:
         return _create_named(client, new, given_session_id(client.tenant_id, new.session_id), None)
     is_ordered = client.settings.session_id_version == 7
     session_id = new_session_id(time.time_ns() // 1_000_000 if is_ordered else None)
+    if (answers := client.services.answers) is not None:
+        session_id = answers.take_session_id(session_id)
     return send_creation(client, new, GivenId(session_id, None), None, None)
 
 
@@ -132,7 +134,9 @@ def send_creation(
 ) -> SessionCore:
     """Send a session's first event; wait for nothing."""
     limits, is_alive = check_limits(new.limits), lifeline_of(new.beats_with)
-    parent_id = parent_id or (None if new.parent is None else _id_of(client, new.parent, "parent session id"))
+    parent_id = parent_id or (None if new.parent is None else id_of(client, new.parent, "parent session id"))
+    if (answers := client.services.answers) is not None:
+        parent_id = answers.take_parent(parent_id)
     fields = envelope_fields(new.metadata)
     key = SessionKey(client.tenant_id, given.session_id)
     emitter = client.new_emitter(key, check_user(new.user_id), new.data_classes, new=new.session_id is None)
@@ -251,7 +255,7 @@ def follow_session(client: ClientCore, session: SessionId | KnownSession, timeou
     """Follow a session. Raises as `SessionClient.follow` does."""
     core = _core_of(session)
     if core is None:
-        return client.open_follower(_id_of(client, session), lambda: None, timeout_s)
+        return client.open_follower(id_of(client, session), lambda: None, timeout_s)
     emitter = core.emitter
 
     def find_after() -> LogPosition | None:
@@ -268,7 +272,7 @@ def read_conversation(
     core = _core_of(session)
     if core is not None:
         return Turns(core).read(last, load_artifacts)
-    session_id = _id_of(client, session)
+    session_id = id_of(client, session)
     check_last(last)
     client.reopen_in_child()
     runs, timeout_s = client.ports.runs, client.settings.verdict_timeout_s
@@ -284,7 +288,7 @@ def _core_of(session: SessionId | KnownSession) -> SessionCore | None:
     return core
 
 
-def _id_of(client: ClientCore, session: SessionId | KnownSession, what: str = "session id") -> str:
+def id_of(client: ClientCore, session: SessionId | KnownSession, what: str = "session id") -> str:
     """Return a session's id. Raises `Invalid`."""
     core = _core_of(session)
     if core is None:

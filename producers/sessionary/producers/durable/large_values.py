@@ -103,7 +103,7 @@ def load_value(library: "ArtifactLibrary | None", text: str | None) -> Json:
     if text is None:
         return None
     value = json.loads(text)
-    reference = _reference_in(value)
+    reference = reference_in(value)
     if reference is None:
         return value
     if not reference:
@@ -123,13 +123,13 @@ def lost_text(error: ResultTooLarge) -> str:
 
 def is_stored_text(stored: str, text: str) -> bool:
     """Return whether an event's JSON, or the artifact that it refers to, is `text`."""
-    reference = _reference_in(json.loads(stored))
+    reference = reference_in(json.loads(stored))
     if not reference:
         return stored == text
     return reference.rpartition(":")[2] == hashlib.sha256(text.encode()).hexdigest()
 
 
-def _reference_in(value: Json) -> str | None:
+def reference_in(value: Json) -> str | None:
     """Return the reference that a stored value is, '' for one that was not kept; None for others.
 
     A reference that the program itself stored has a separate type, and is not resolved.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from sessionary.producers.context.call_counts import AttemptCalls
+from sessionary.producers.context.scope import CallAnswers
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Flow
 from sessionary.producers.errors import DeliveryFailed, NotAllowed, Unavailable
@@ -71,6 +72,7 @@ class Recorder(NamedTuple):
         change_begun: Changes the counts of what the session has begun, under its lock.
         is_asking: Returns whether the session waits for a person, as far as the client knows.
         until_answered: Waits while it does; returns whether it did.
+        answers: Answers the calls of a session that is replayed; None: they are made.
     """
 
     key: SessionKey
@@ -90,6 +92,7 @@ class Recorder(NamedTuple):
     change_begun: Callable[[Callable[[BegunWork], None]], None] = lambda change: None
     is_asking: Callable[[], bool] = lambda: False
     until_answered: Callable[[], Flow[bool]] = _no_wait
+    answers: CallAnswers | None = None
 
     def was_asking(self, refused: NotAllowed) -> bool:
         """Return whether an event was refused while a person was asked, who has answered by now."""

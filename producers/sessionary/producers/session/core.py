@@ -12,10 +12,11 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
-from sessionary.producers.context.call_counts import SessionCalls
+from sessionary.producers.context.call_counts import SessionCalls, number_of
 from sessionary.producers.context.scope import (
     NO_SCOPE,
     OPENTELEMETRY,
+    CallAnswers,
     CallReporter,
     EventMetadata,
     complete_fields,
@@ -47,7 +48,14 @@ from sessionary.producers.session.view import WAITING, LocalView
 from sessionary.producers.verdicts.begun_work import COUNTED, BegunWork
 from sessionary.producers.verdicts.local_checks import is_clock_reason
 from sessionary.producers.verdicts.session_watch import SessionWatch
-from sessionary.schemas.events import EVENT_TYPES, Payload, RunQueued, RunStarted, SessionPhaseChanged
+from sessionary.schemas.events import (
+    EVENT_TYPES,
+    Payload,
+    RunQueued,
+    RunStarted,
+    SessionActivity,
+    SessionPhaseChanged,
+)
 from sessionary.schemas.limits import with_defaults
 from sessionary.schemas.types import Phase, RejectionReason
 
@@ -198,6 +206,7 @@ class SharedServices(NamedTuple):
     quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
     quota_wait_s: float = 0.0
     model_limit_s: float = 600.0
+    answers: CallAnswers | None = None  # of the session that is replayed; None: calls are made
 
 
 class SessionCore:
@@ -331,6 +340,30 @@ class SessionCore:
         with self.lock:
             self.view.pending = None
             self.detach()
+
+    # Time and chance that a replay has again
+
+    def now_us(self) -> int:
+        """Return the time of this object's last event, in µs since the epoch.
+
+        Before the first one, an activity is sent. Raises as `send_event` does.
+        """
+        if not self.emitter.last_us:
+            self.send_event(SessionActivity("clock"))
+        answers = self.services.answers
+        return self.emitter.last_us if answers is None else answers.now_us()
+
+    def draw(self) -> float:
+        """Return a number from 0 to 1, 1 excluded, that follows from the place in the work."""
+        answers, place = self.services.answers, current_scope().place_in(self.session_id)
+        calls = self.recorder().calls() if place is None else place.calls
+        path, ids = (
+            "" if place is None else place.find_path() or "",
+            [self.session_id, "" if place is None else place.run_id],
+        )
+        if answers is not None:
+            ids = [answers.recorded_id(each) for each in ids]
+        return number_of(" ".join((self.emitter.key.tenant_id, *ids, path, f"{calls.turn} {calls.draw()}")))
 
     # Questions to the processor
 
@@ -502,6 +535,7 @@ class SessionCore:
             self.waits,
             lambda: with_defaults(self.view.limits).model_ms,
             self.services.model_limit_s,
+            self.services.answers,
         )
 
     def recorder(self) -> Recorder:
@@ -524,6 +558,7 @@ class SessionCore:
             lambda: view.quotas,
             self._change_begun,
             lambda: view.question is not None,
+            answers=services.answers,
         )
 
     def keep_value(self, value: Json, what: str, artifact_type: str, fields: EnvelopeFields) -> StoredText:

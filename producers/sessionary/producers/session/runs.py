@@ -46,7 +46,10 @@ class Runs:
         if resume and not metadata.get("run_id"):
             raise Invalid("invalid_value", "resume=True needs the run_id of the run")
         check_expected(mode, expected_ms, with_defaults(self._core.view.limits))
+        answers = self._core.services.answers
         run_id = metadata.get("run_id") or str(uuid.uuid4())
+        if answers is not None and not metadata.get("run_id"):
+            run_id = answers.take_run_id(task_type, run_id)
         input_json = None if given is None else to_json_text(given, "input")
         plan_json = None if plan is None else to_json_text(plan, "plan")
         started = RunStarted(mode, task_type, input_json, plan_json)
