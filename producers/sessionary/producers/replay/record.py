@@ -188,13 +188,14 @@ class _Reading:
         self._has_times, self._key, self._agent, self._point = reads.has_times, key, agent, point
         self._memory: InMemoryTransport | None = None
         self._events: list[RecordedEvent] = []
-        self._is_found = False
+        self._is_found = self._is_known = False
 
     def take(self, batch: Sequence[LogEntry]) -> bool:
         """Fold a batch; return whether the point was reached."""
         for entry in batch:
             if self._memory is None and entry.key is None:
                 continue  # before the session began
+            self._is_known = True
             if isinstance(self._point, int) and entry.offset > self._point:
                 return True
             if self._fold(entry) and self._is_point(entry):
@@ -235,8 +236,10 @@ class _Reading:
     def finish(self) -> SessionRecord:
         """Return the record. Raises as `read_record` does."""
         session_id = self._key.session_id
-        if self._memory is None:
+        if not self._is_known:
             raise SessionLost(f"session {session_id} is not known: the log has no event of it for this tenant")
+        if self._memory is None:
+            raise PointNotFound(self._point or "", session_id)
         if not self._events or not isinstance(self._events[0].event.payload, SessionCreated):
             raise NotReplayable(
                 f"the record of session {session_id} is not whole: its beginning is gone from the log by its "
