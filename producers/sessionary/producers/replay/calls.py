@@ -138,7 +138,7 @@ class _CallFinder:
         self._calls: dict[str, RecordedCall] = {}  # by the id of the event that began it
         self._outer: dict[str, str] = {}  # by the id of an event, the call that it happened in
         self._children: dict[str, list[str]] = {}
-        self._ends: set[int] = set()
+        self._ends: dict[int, str] = {}  # by the offset of an end, the id of its beginning
         self._over: set[str] = set()  # event ids of the beginnings that have an end
 
     def find(self) -> FoundCalls:
@@ -150,9 +150,9 @@ class _CallFinder:
         calls, inside = list[RecordedCall](), set[int]()
         for offset, event in self._events:
             event_id = event.envelope.event_id
-            if self._is_inside(event_id) and offset not in self._ends:
+            if self._is_inside(self._ends.get(offset, event_id)):
                 inside.add(offset)
-            elif event_id in self._over and self._calls[event_id].kind != "client":
+            elif event_id in self._calls and self._is_asked(event_id):
                 calls.append(self._calls[event_id]._replace(runs=self._runs(event_id)))
         return FoundCalls(calls, frozenset(inside))
 
@@ -194,13 +194,21 @@ class _CallFinder:
         event_id = self._open.get(key)
         if event_id is None:
             return
-        self._ends.add(offset)
+        self._ends[offset] = event_id
         call = self._calls[event_id]
         is_known = error is not None or (result_json is not None and not _is_cut(result_json))
         # A failure of work that is not captured tells nothing of its arguments.
         is_known = is_known and (call.parameters is not None or call.kind == "step")
         self._calls[event_id] = call._replace(result_json=result_json, error=error, is_known=is_known)
         self._over.add(event_id)
+
+    def _is_asked(self, event_id: str) -> bool:
+        """Return whether a replay asks for a call: it has an end, or is the step that the record ends in."""
+        call = self._calls[event_id]
+        if event_id in self._over or call.kind != "step":
+            return event_id in self._over and call.kind != "client"
+        later = (self._calls[each] for each in self._over)
+        return self._runs(event_id) and all(each.offset < call.offset or each.key != call.key for each in later)
 
     def _runs(self, event_id: str) -> bool:
         """Return whether the calls in a call answer it: there are some, and all can be answered."""

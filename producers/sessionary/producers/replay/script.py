@@ -29,6 +29,7 @@ _OF_PROCESSES: Final = frozenset(
         *("session_resumed", "session_taken_over", "session_recovered", "session_timed_out", "step_skipped"),
         *("run_resumed", "resources_released", "requests_repeated", "artifact_soft_deleted", "artifact_purged"),
         *("tool_call_unknown", "tool_call_resolved"),
+        *("artifact_created", "artifact_completed"),  # large values, which answered calls do not keep again
     }
 )
 
