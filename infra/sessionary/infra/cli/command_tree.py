@@ -39,6 +39,7 @@ _SESSION: Final = (
     LateCommand("list", "sessions.lists:list_sessions", "List sessions."),
     LateCommand("show", "sessions.lists:show_session", "Show the state of one session."),
     LateCommand("timeline", "sessions.timeline:timeline_command", "Show the history of one session."),
+    LateCommand("simulate", "sessions.simulate:simulate_command", "Show what another result would have changed."),
     LateCommand("follow", "sessions.following:follow_command", "Print each committed change of one session."),
     LateCommand("conversation", "sessions.lists:conversation_command", "Show the last turns of one session."),
     LateCommand("pause", "operators.people:pause_command", "Hold a session."),

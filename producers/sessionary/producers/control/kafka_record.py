@@ -8,9 +8,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from sessionary.producers.errors import AuthenticationFailed, Unavailable
 from sessionary.producers.run_ports import LogEntry
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.kafka.clients import close_in_background
+from sessionary.schemas.settings import KafkaSettings
 
 _BATCH: Final = 2_000  # records that are read at once
 _POLL_S: Final = 0.5
@@ -23,7 +23,7 @@ class KafkaRecords:
 
     has_times = True
 
-    def __init__(self, settings: ProducerSettings) -> None:
+    def __init__(self, settings: KafkaSettings) -> None:
         """Connect to nothing yet."""
         self._settings = settings
 
@@ -41,7 +41,7 @@ class KafkaRecords:
             consumer.assign([place])
             yield from _read(consumer, key.encoded(), timeout_s)
         except KafkaException as error:
-            raise _as_ours(error, topic) from error
+            raise _as_ours(error, topic, self._settings.bootstrap_servers) from error
         finally:
             close_in_background(consumer)
 
@@ -68,7 +68,7 @@ def _read(consumer: Consumer, key: bytes, timeout_s: float) -> Iterator[Sequence
         if messages:
             deadline_s = time.monotonic() + timeout_s
         elif time.monotonic() > deadline_s:
-            raise Unavailable(f"Kafka gave no record of the session's log for {timeout_s:g} s", 1.0)
+            raise Unavailable(f"Kafka does not answer: no record of the session's log came for {timeout_s:g} s", 1.0)
 
 
 def _entry_of(message: Message, key: bytes) -> LogEntry:
@@ -82,7 +82,7 @@ def _entry_of(message: Message, key: bytes) -> LogEntry:
     return LogEntry(offset, at_ms, key, value if isinstance(value, bytes) else b"", pairs)
 
 
-def _as_ours(error: KafkaException, topic: str) -> Exception:
+def _as_ours(error: KafkaException, topic: str, servers: str) -> Exception:
     cause = error.args[0] if error.args else None
     code = cause.code() if isinstance(cause, KafkaError) else None
     refused = (
@@ -93,4 +93,4 @@ def _as_ours(error: KafkaException, topic: str) -> Exception:
     )
     if code in refused:
         return AuthenticationFailed(f"a replay may not read {topic}: its principal needs Read on it ({cause})")
-    return Unavailable(f"{topic} cannot be read for a replay: {cause}", 1.0)
+    return Unavailable(f"Kafka at {servers} does not answer: {topic} cannot be read ({cause})", 1.0)

@@ -271,6 +271,10 @@ class Judge:
         state = self._states[partition]
         return [state.rows[key] for key in state.children(parent)]
 
+    def list_rows(self, partition: int) -> list[tuple[bytes, object]]:
+        """Return all rows of a partition with their keys, in any order."""
+        return list(self._states[partition].rows.items())
+
     def is_archived(self, partition: int, key: bytes) -> bool:
         """Return whether only a hash of the session's key remains."""
         return self._states[partition].is_packed(key)

@@ -4,8 +4,9 @@
     lists          sessions; the last turns of one; its committed changes
     timeline       `session timeline`: the story of one session, as lines or as a page
     runs           `run list`, `show`, `resume`: runs, and the effect of resuming one
+    simulate       `session simulate`: what another result in one event would have changed
     following      `session follow`: each committed change of one session
 
-They read ClickHouse; `session show` and the page also ask the processor. `session follow`,
+`session simulate` folds the log of Kafka. The others read ClickHouse; `session show` and the page also ask the processor. `session follow`,
 `session conversation` and `run` ask it alone.
 """
