@@ -1,6 +1,7 @@
 """A session that a killed process left is replayed by another one, which executes nothing."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,7 @@ with SessionClient(tenant_id="acme", service_id="billing", agent_id="a") as clie
 def run_agent(pipeline: PipelineRig, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     parts = {"control_url": pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}
     command = [sys.executable, "-c", AGENT, str(folder), *arguments]
-    env = environment(pipeline.kafka, **parts)
+    env = {**os.environ, **environment(pipeline.kafka, **parts)}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
