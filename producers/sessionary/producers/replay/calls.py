@@ -203,7 +203,7 @@ class _CallFinder:
         self._over.add(event_id)
 
     def _is_asked(self, event_id: str) -> bool:
-        """Return whether a replay asks for a call: it has an end, or is the step that the record ends in."""
+        """Return whether a replay asks for a call: it has an end, or the record ends in this step."""
         call = self._calls[event_id]
         if event_id in self._over or call.kind != "step":
             return event_id in self._over and call.kind != "client"

@@ -57,9 +57,7 @@ class Simulation(NamedTuple):
     rows_differing: int
 
 
-def simulate(
-    reads: RecordReads, key: SessionKey, replaced: str, result: Json, timeout_s: float
-) -> Simulation:
+def simulate(reads: RecordReads, key: SessionKey, replaced: str, result: Json, timeout_s: float) -> Simulation:
     """Fold a session's log with another result in the event of an id or offset.
 
     Raises:
@@ -102,9 +100,7 @@ def _judge(memory: InMemoryTransport, entry: LogEntry, *, has_times: bool) -> An
         ) from why
 
 
-def _replace(
-    entries: Sequence[LogEntry], session_id: str, replaced: str, result: Json
-) -> tuple[LogEntry, LogEntry]:
+def _replace(entries: Sequence[LogEntry], session_id: str, replaced: str, result: Json) -> tuple[LogEntry, LogEntry]:
     """Return the entry of an event, and the same one with another result."""
     decoder = Decoder()
     for entry in entries:

@@ -102,9 +102,8 @@ def test_messages_tokens_and_turn_are_the_recorded_ones() -> None:
 
 def test_another_call_stops_a_strict_replay_with_what_was_expected_and_what_came() -> None:
     client, _, session_id, _ = record_session()
-    with pytest.raises(ReplayMiss) as stopped:
-        with client.replay(session_id) as replay, replay.session() as session:
-            search("b")
+    with pytest.raises(ReplayMiss) as stopped, client.replay(session_id) as replay, replay.session() as session:
+        search("b")
     assert 'expected search({"limit": 3, "query": "a"}) at offset' in f"{stopped.value}"
     assert stopped.value.came == 'search({"limit": 3, "query": "b"})'
     assert replay.counts == ReplayCounts(missed=1)
@@ -113,12 +112,11 @@ def test_another_call_stops_a_strict_replay_with_what_was_expected_and_what_came
 
 def test_a_miss_that_the_agent_hides_is_raised_at_the_end() -> None:
     client, _, session_id, _ = record_session()
-    with pytest.raises(ReplayMiss):
-        with client.replay(session_id) as replay, replay.session():
-            try:
-                search("b")
-            except ProducerError:
-                pass
+    with pytest.raises(ReplayMiss), client.replay(session_id) as replay, replay.session():
+        try:
+            search("b")
+        except ProducerError:
+            pass
     assert (made, replay.reproduces) == ({}, False)
 
 
@@ -141,9 +139,8 @@ def test_a_stub_gives_what_the_record_does_not_have() -> None:
         asked.append(call)
         return {"n": 0}
 
-    with client.replay(session_id, mode="stub", stub=stub) as replay, replay.session() as session:
-        with session.turn():
-            assert (search("b"), search("a")) == ({"n": 0}, outcome[0])
+    with client.replay(session_id, mode="stub", stub=stub) as replay, replay.session() as session, session.turn():
+        assert (search("b"), search("a")) == ({"n": 0}, outcome[0])
     assert asked == [MissedCall("tool", "search", {"query": "b", "limit": 3})]
     assert replay.counts == ReplayCounts(served=1, missed=1)
     assert (made, replay.reproduces) == ({}, False)
@@ -206,9 +203,8 @@ def test_a_fork_counts_only_if_the_unchanged_agent_reproduces_the_record() -> No
 
 def test_a_difference_that_is_no_call_is_found_too() -> None:
     client, _, session_id, _ = record_session()
-    with client.replay(session_id) as replay, replay.session() as session:
-        with session.turn():
-            session.message("user", "listen")
+    with client.replay(session_id) as replay, replay.session() as session, session.turn():
+        session.message("user", "listen")
     assert replay.difference is not None
     assert 'the record has message_appended {"role": "user", "content": "look"} at offset' in replay.difference
     assert 'instead it sent message_appended {"role": "user", "content": "listen"}' in replay.difference
@@ -282,7 +278,9 @@ def test_the_key_of_a_call_is_the_same_in_another_process_and_for_reordered_para
     key = call_key("search", {"query": "a", "limit": 3})
     assert key == call_key("search", {"limit": 3, "query": "a"})
     assert key != call_key("search", {"query": "a", "limit": 4})
-    text = "from sessionary.producers.replay.calls import call_key; print(call_key('search', {'limit': 3, 'query': 'a'}))"
+    text = (
+        "from sessionary.producers.replay.calls import call_key; print(call_key('search', {'limit': 3, 'query': 'a'}))"
+    )
     for seed in ("1", "2"):
         env = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
         done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, check=True)

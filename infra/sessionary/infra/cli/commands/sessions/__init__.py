@@ -7,6 +7,6 @@
     simulate       `session simulate`: what another result in one event would have changed
     following      `session follow`: each committed change of one session
 
-`session simulate` folds the log of Kafka. The others read ClickHouse; `session show` and the page also ask the processor. `session follow`,
-`session conversation` and `run` ask it alone.
+`session simulate` folds the log of Kafka. The others read ClickHouse; `session show` and the page
+also ask the processor. `session follow`, `session conversation` and `run` ask it alone.
 """
