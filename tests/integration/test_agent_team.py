@@ -121,11 +121,13 @@ def check_replay(rig: ExamplesRig, output: str, folder: Path) -> None:
     done = [event for event in rig.events(output) if isinstance(event.payload, AgentTaskUpdated)][3]
     assert (done.envelope.agent_id, done.payload.completed) == ("analyzer_1", True)
     settings = rig.pipeline.client_settings(folder, "replayer")
-    with SessionClient(tenant_id="acme", service_id="press", agent_id="editor", settings=settings) as client:
-        with client.replay(session_of(output), at=done.envelope.event_id) as replay:
-            session = replay.past.attach(session_of(output))
-            team = {agent.agent_id: agent for agent in session.agents.list()}
-            seen = session.agents.get("writer_1").view().visible_context
+    with (
+        SessionClient(tenant_id="acme", service_id="press", agent_id="editor", settings=settings) as client,
+        client.replay(session_of(output), at=done.envelope.event_id) as replay,
+    ):
+        session = replay.past.attach(session_of(output))
+        team = {agent.agent_id: agent for agent in session.agents.list()}
+        seen = session.agents.get("writer_1").view().visible_context
     assert {name: (agent.role, agent.current_task, list(agent.completed_tasks)) for name, agent in team.items()} == {
         "researcher_1": ("researcher", None, ["gather_papers"]),
         "analyzer_1": ("analyzer", None, ["analyze_papers"]),

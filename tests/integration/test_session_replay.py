@@ -115,6 +115,8 @@ def test_another_process_replays_a_killed_session_from_its_snapshot_and_executes
             client.replay(session_id, at="snap_0123456789ab").__enter__()
         session.close()
     settings = settings.model_copy(update={"api_token": OTHER_TOKEN, "spool_dir": tmp_path / "other"})
-    with SessionClient(tenant_id=OTHER, service_id="billing", agent_id="a", settings=settings) as stranger:
-        with pytest.raises(SessionLost, match="is not known"):
-            stranger.replay(session_id).__enter__()
+    with (
+        SessionClient(tenant_id=OTHER, service_id="billing", agent_id="a", settings=settings) as stranger,
+        pytest.raises(SessionLost, match="is not known"),
+    ):
+        stranger.replay(session_id).__enter__()

@@ -203,7 +203,7 @@ class _CallFinder:
         self._over.add(event_id)
 
     def _is_asked(self, event_id: str) -> bool:
-        """Return whether a replay asks for a call: it has an end, or the record ends in this step."""
+        """Return whether a replay asks for a call: one with an end, or the step of the end."""
         call = self._calls[event_id]
         if event_id in self._over or call.kind != "step":
             return event_id in self._over and call.kind != "client"

@@ -1,9 +1,9 @@
 """Replay by the client: modes, counts, keys, points; nothing is executed and nothing is sent."""
 
+import contextlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -52,9 +52,8 @@ def agent(session: Session) -> list[object]:
 
 
 @pytest.fixture(autouse=True)
-def no_calls() -> Iterator[None]:
+def no_calls() -> None:
     made.clear()
-    yield
 
 
 def record_session() -> tuple[SessionClient, InMemoryTransport, str, list[object]]:
@@ -112,22 +111,30 @@ def test_another_call_stops_a_strict_replay_with_what_was_expected_and_what_came
 
 def test_a_miss_that_the_agent_hides_is_raised_at_the_end() -> None:
     client, _, session_id, _ = record_session()
-    with pytest.raises(ReplayMiss), client.replay(session_id) as replay, replay.session():
-        try:
+    replay = client.replay(session_id)
+
+    def hide() -> None:
+        with replay, replay.session(), contextlib.suppress(ProducerError):
             search("b")
-        except ProducerError:
-            pass
+
+    with pytest.raises(ReplayMiss):
+        hide()
     assert (made, replay.reproduces) == ({}, False)
 
 
 def test_a_call_too_many_is_a_miss_although_two_equal_ones_were_served() -> None:
     """R-003-41: two calls of the same tool both survive, each with its own result."""
     client, _, session_id, outcome = record_session()
-    with pytest.raises(ReplayMiss, match=r"expected llm ask_model"):
-        with client.replay(session_id) as replay, replay.session() as session, session.turn():
+    replay = client.replay(session_id)
+
+    def search_three_times() -> None:
+        with replay, replay.session() as session, session.turn():
             assert [search("a"), search("a")] == outcome[:2]
             assert outcome[0] != outcome[1]
             search("a")
+
+    with pytest.raises(ReplayMiss, match=r"expected llm ask_model"):
+        search_three_times()
     assert replay.counts == ReplayCounts(served=2, missed=1)
 
 
@@ -161,9 +168,9 @@ def mended(replay: Replay) -> str:
 
 def test_a_fork_goes_on_live_in_a_new_session_and_blocks_effects() -> None:
     client, memory, session_id, _ = record_session()
-    with pytest.raises(ReplayBlocked, match=r"allow=\['pay'\]"):
-        with client.replay(session_id, mode="fork", baseline=replay_agent) as replay:
-            mended(replay)
+    replay = client.replay(session_id, mode="fork", baseline=replay_agent)
+    with pytest.raises(ReplayBlocked, match=r"allow=\['pay'\]"), replay:
+        mended(replay)
     assert made == {"search": 1}
     assert replay.counts == ReplayCounts(served=2, missed=3, blocked=1, executed=2)  # a step, and two calls
     assert replay.is_valid
@@ -278,9 +285,8 @@ def test_the_key_of_a_call_is_the_same_in_another_process_and_for_reordered_para
     key = call_key("search", {"query": "a", "limit": 3})
     assert key == call_key("search", {"limit": 3, "query": "a"})
     assert key != call_key("search", {"query": "a", "limit": 4})
-    text = (
-        "from sessionary.producers.replay.calls import call_key; print(call_key('search', {'limit': 3, 'query': 'a'}))"
-    )
+    text = "from sessionary.producers.replay.calls import call_key\n"
+    text += "print(call_key('search', {'limit': 3, 'query': 'a'}))"
     for seed in ("1", "2"):
         env = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
         done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, check=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ made = Counter[str]()
 
 
 @pytest.fixture(autouse=True)
-def no_calls() -> Iterator[None]:
+def no_calls() -> None:
     made.clear()
-    yield
 
 
 class OutOfStock(Exception):
@@ -47,7 +46,7 @@ def count_stock(session: Session) -> list[object]:
 
 
 def test_failures_happen_again_with_their_classes_and_retries() -> None:
-    client, memory = memory_client()
+    client, _ = memory_client()
     with client.session(user_id="u1") as session:
         outcome = count_stock(session)
     assert outcome == [2, "no such item"]
@@ -87,9 +86,9 @@ def test_a_call_without_a_recorded_result_is_not_replayable_and_says_what_to_do(
     client, _ = memory_client()
     with client.session(user_id="u1") as session:
         agent(session)
-    with pytest.raises(NotReplayable, match=r"is not replayable: .*capture=True"):
-        with client.replay(session) as replay, replay.session() as again:
-            agent(again)
+    replay = client.replay(session)
+    with pytest.raises(NotReplayable, match=r"is not replayable: .*capture=True"), replay, replay.session() as again:
+        agent(again)
     assert (replay.counts, made) == (ReplayCounts(missed=1), {"llm": 1})
 
 

@@ -34,8 +34,8 @@ def simulate_command(
     """Fold a session's log with another result in one event, and print what differs first.
 
     The result is that of a tool call, a step, a run or an agent's task, the content of an update,
-    or the text of a message. With --tenant the log alone is asked, else ClickHouse finds the tenant.
-    Nothing is changed: the fold is in memory.
+    or the text of a message. With --tenant the log alone is asked, else ClickHouse finds the
+    tenant. Nothing is changed: the fold is in memory.
     """
     from sessionary.producers.control.kafka_record import KafkaRecords
     from sessionary.producers.errors import SessionLost
