@@ -122,6 +122,7 @@ class Answers:
             if each.is_own and isinstance(payload, RunStarted) and run_id is not None:
                 self._run_ids.setdefault(payload.task_type, deque()).append(run_id)
         self._recorded_ids: dict[str, str] = {}
+        self._names_parent = False  # whether a fork's session has named its parent
 
     # What `CallAnswers` says
 
@@ -152,8 +153,6 @@ class Answers:
                 return parent_id
             is_first, self._names_parent = not self._names_parent, True
             return recorded if is_first else parent_id
-
-    _names_parent = False
 
     def take_run_id(self, task_type: str, new_id: str) -> str:
         """Return the id of the next run of a kind; a fork has its own."""

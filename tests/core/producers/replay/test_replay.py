@@ -194,6 +194,16 @@ def test_a_fork_makes_the_writes_that_it_is_allowed() -> None:
     assert client.counters.sent == len(memory.records())
 
 
+def test_a_fork_at_a_point_is_answered_up_to_it_and_goes_on_live_from_the_same_state() -> None:
+    client, memory, session_id, outcome = record_session()
+    at = offset_of(memory, session_id, ToolCallSucceeded)
+    with client.replay(session_id, at=at, mode="fork", allow=["pay"], baseline=replay_agent) as replay:
+        again = replay_agent(replay)
+    assert again[0] == outcome[0]
+    assert made == {"search": 1, "ask_model": 1, "pay": 1}  # only what came after the point
+    assert (replay.is_valid, replay.counts.served, replay.counts.blocked) == (True, 1, 0)
+
+
 def test_a_fork_counts_only_if_the_unchanged_agent_reproduces_the_record() -> None:
     client, _, session_id, _ = record_session()
     with client.replay(session_id, mode="fork", allow=["pay"]) as replay:
