@@ -86,6 +86,9 @@ class SessionRecord:
         self.target = events[-1].offset
         self.is_whole = point is None
 
+    def __repr__(self) -> str:
+        return f"<SessionRecord {self.key.session_id}, {len(self.events)} events up to offset {self.target}>"
+
     @property
     def row(self) -> SessionState:
         """The session's row at the point. Raises `SessionLost` if it was archived by then."""
