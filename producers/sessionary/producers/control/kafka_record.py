@@ -23,9 +23,9 @@ class KafkaRecords:
 
     has_times = True
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        """Connect to nothing yet."""
-        self._settings = settings
+    def __init__(self, settings: KafkaSettings, first_s: float | None = None) -> None:
+        """Connect to nothing yet. `first_s`: longest wait for the brokers' first answer, in s."""
+        self._settings, self._first_s = settings, first_s
 
     def read_log(self, key: SessionKey, timeout_s: float) -> Iterator[Sequence[LogEntry]]:
         """Yield the entries of a session's partition; raises as `RecordReads` says."""
@@ -33,7 +33,8 @@ class KafkaRecords:
         config = {**self._settings.reader_config_of(_GROUP), "auto.offset.reset": "earliest"}
         consumer = Consumer(config)
         try:
-            known = consumer.list_topics(topic, timeout=timeout_s).topics.get(topic)
+            first_s = timeout_s if self._first_s is None else self._first_s
+            known = consumer.list_topics(topic, timeout=first_s).topics.get(topic)
             count = 0 if known is None or known.error is not None else len(known.partitions)
             if not count:
                 raise Unavailable(f"there is no topic {topic}", 1.0)

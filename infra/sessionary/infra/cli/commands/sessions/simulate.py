@@ -13,7 +13,7 @@ from sessionary.infra.cli.output import print_line, print_message, wants_json
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, given_session_id
 
-_ANSWER_S = 4.0
+_FIRST_S, _BATCH_S = 3.0, 30.0  # longest waits for Kafka
 
 
 def simulate_command(
@@ -55,7 +55,7 @@ def simulate_command(
     else:
         key = SessionKey(tenant, given_session_id(tenant, session).session_id)
     try:
-        outcome = simulate(KafkaRecords(kafka_settings(data)), key, event, result, _ANSWER_S)
+        outcome = simulate(KafkaRecords(kafka_settings(data), _FIRST_S), key, event, result, _BATCH_S)
     except (SessionLost, PointNotFound) as error:
         raise NotFound(f"{error}") from error
     if wants_json(as_json):

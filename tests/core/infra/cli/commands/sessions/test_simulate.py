@@ -22,7 +22,7 @@ def test_the_first_difference_is_printed_and_a_wrong_option_says_what_to_do(
     client, memory = memory_client()
     with client.session(user_id="u1") as session:
         price("screw")
-    monkeypatch.setattr("sessionary.producers.control.kafka_record.KafkaRecords", lambda _: MemoryRecords(memory))
+    monkeypatch.setattr("sessionary.producers.control.kafka_record.KafkaRecords", lambda *_: MemoryRecords(memory))
     offset = next(each.offset for each in memory.verdicts() if each.event_type == "tool_call_succeeded")
     (tmp_path / "nine.json").write_text("9")
     (tmp_path / "bad.json").write_text("nine")
