@@ -283,7 +283,7 @@ def test_parameters_that_make_no_sense_are_refused() -> None:
     client, _ = memory_client()
     for wrong in ({"mode": "live"}, {"mode": "stub"}, {"allow": ["pay"]}, {"mode": "fork", "allow": "pay"}):
         with pytest.raises(Invalid):
-            client.replay("s", **wrong)  # type: ignore[arg-type]
+            client.replay("s", **wrong)
     with pytest.raises(Invalid, match="baseline"):
         client.replay("s", baseline=replay_agent)
     with pytest.raises(Invalid, match="at is"), client.replay("s", at=1.5):  # type: ignore[arg-type]

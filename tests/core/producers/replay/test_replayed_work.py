@@ -162,7 +162,7 @@ def test_time_and_chance_are_those_of_the_record() -> None:
     memory.advance(5)
     assert len(set(map(str, outcome))) == 5
     for mode in ("strict", "fork"):
-        with client.replay(session, mode=mode) as replay, replay.session() as again:  # type: ignore[arg-type]
+        with client.replay(session, mode=mode) as replay, replay.session() as again:
             assert agent(again) == outcome
         assert replay.counts == ReplayCounts(served=1)
     with client.session(user_id="u1") as other:
