@@ -279,6 +279,17 @@ def test_another_tenants_session_and_an_unknown_one_are_not_known() -> None:
         pass
 
 
+def test_a_record_that_is_newer_or_not_whole_is_not_replayed() -> None:
+    client, memory, session_id, _ = record_session()
+    entries = memory.core.log.entries
+    entries.append(entries[-1]._replace(offset=10_000, value=b"\xc3\x01" + bytes(8) + b"new"))
+    with pytest.raises(NotReplayable, match="upgrade the package"), client.replay(session_id):
+        pass
+    del entries[-1], entries[0]
+    with pytest.raises(NotReplayable, match="its beginning is gone from the log"), client.replay(session_id):
+        pass
+
+
 def test_parameters_that_make_no_sense_are_refused() -> None:
     client, _ = memory_client()
     for wrong in ({"mode": "live"}, {"mode": "stub"}, {"allow": ["pay"]}, {"mode": "fork", "allow": "pay"}):
