@@ -99,6 +99,12 @@ CLIENT: Final = Face(
         **dict.fromkeys(("watch_task", "list_tasks"), "iterate"),
     },
     {
+        r"replay\.replay import": "replay.async_replay import",
+        r"\bReplay\b": "AsyncReplay",
+        r"Callable\[\[AsyncReplay\], object\]": "Callable[[AsyncReplay], Awaitable[object]]",
+        r"The unchanged agent, a function": "The unchanged agent, a coroutine function",
+        r"session, for use in `with`: the agent's code runs": "session for `async with`: the agent's code runs",
+        r"^( +)(agent\(session\))$": r"\1await \2",
         r"^ *from sessionary\.producers\.(follower|session\.(async_)?session) .*\n": "",
         r"(?<=import CONCURRENCY), OnMigrated\b": "",
         r"^class SessionClient:": "class SessionClient(AsyncClientBlock):",
@@ -129,6 +135,6 @@ CLIENT: Final = Face(
     "from sessionary.producers.session.async_opening import AsyncStep\n"
     "from sessionary.producers.session.async_session import AsyncSession\n"
     "from sessionary.producers.session.session import Session\n"
-    "from collections.abc import AsyncIterator\n",
+    "from collections.abc import AsyncIterator, Awaitable\n",
 )
 FACES: Final = (SESSION, AGENT, CLIENT)

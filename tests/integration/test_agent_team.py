@@ -11,7 +11,7 @@ import pytest
 
 from sessionary.producers import SessionClient
 from sessionary.schemas.codec import Event
-from sessionary.schemas.events import StateUpdated
+from sessionary.schemas.events import AgentTaskUpdated, StateUpdated
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.committed import PartitionSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
@@ -50,7 +50,7 @@ def check_trail(rig: ExamplesRig, session_id: str) -> None:
     assert sum(line[2] == "session_terminated" for line in trail) == 2  # the event, and its audit record
 
 
-def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: ExamplesRig) -> None:
+def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: ExamplesRig, tmp_path: Path) -> None:
     rig.pipeline.start_sinks()
     output = rig.run_example("agent_team.agents")
     session_id, lines = session_of(output), output.splitlines()
@@ -113,6 +113,31 @@ def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: Ex
         ["analyzer_1", "researcher_1"],
         *(["writer_1", author] for author in ("researcher_1", "analyzer_1", "writer_1")),
     ]
+    check_replay(rig, output, tmp_path)
+
+
+def check_replay(rig: ExamplesRig, output: str, folder: Path) -> None:
+    """Assert that a replay to the analyzer's end has the team as it was then (R-003-51)."""
+    finished = [
+        event for event in rig.events(output) if isinstance(event.payload, AgentTaskUpdated) and event.payload.completed
+    ]
+    done = finished[1]
+    assert done.envelope.agent_id == "analyzer_1"
+    settings = rig.pipeline.client_settings(folder, "replayer")
+    with (
+        SessionClient(tenant_id="acme", service_id="press", agent_id="editor", settings=settings) as client,
+        client.replay(session_of(output), at=done.envelope.event_id) as replay,
+    ):
+        session = replay.past.attach(session_of(output))
+        team = {agent.agent_id: agent for agent in session.agents.list()}
+        seen = session.agents.get("writer_1").view().visible_context
+    assert {name: (agent.role, agent.current_task, list(agent.completed_tasks)) for name, agent in team.items()} == {
+        "researcher_1": ("researcher", None, ["gather_papers"]),
+        "analyzer_1": ("analyzer", None, ["analyze_papers"]),
+        "writer_1": ("writer", None, []),
+    }
+    papers, insights = ["p1", "p2", "p3"], ["insight1", "insight2"]
+    assert seen == {"researcher_1_gather_papers": papers, "analyzer_1_analyze_papers": insights}
 
 
 @pytest.mark.parametrize(("agents", "times"), [(3, 15), (4, 25)])

@@ -169,7 +169,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     way: str, secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
     plain = new_pipeline(secured.broker.plain_servers)
-    assert secured.apply_recipes(plain.topic_prefix) == 37
+    assert secured.apply_recipes(plain.topic_prefix) == 38
     url = _start_processor(secured, way, plain, processes)
     administrator = environment(secured.settings(way, "administrator", plain))
     applied = processes.run([COMMAND, "topics", "apply"], env=administrator, name=f"apply-{way}")

@@ -184,10 +184,11 @@ def test_the_other_examples_run(name: str) -> None:
         exec(compile(example, name, "exec"), {})
 
 
-def test_the_examples_of_conversations_run_one_after_the_other() -> None:
-    name, names = "docs/guides/conversation.md", dict[str, Any]()
+@pytest.mark.parametrize(("name", "least"), [("docs/guides/conversation.md", 6), ("docs/guides/replay.md", 4)])
+def test_the_examples_of_a_page_run_one_after_the_other(name: str, least: int) -> None:
+    names = dict[str, Any]()
     examples = _examples(name)
-    assert len(examples) > 5
+    assert len(examples) >= least
     for example in examples:
         exec(compile(example, name, "exec"), names)
 

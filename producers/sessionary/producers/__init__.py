@@ -17,6 +17,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     run_ports       the same for reading and following sessions and runs
     kafka_ports     the implementation of these protocols with Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
+    replay/         an agent's code over the record of a session, in which nothing is executed
     context/        the current session, metadata, decorators, several tenants
     artifacts/      content that is too large for events, in a folder or an object store
     testing/        the same protocols in memory, for users' tests
@@ -160,6 +161,19 @@ if TYPE_CHECKING:
     from sessionary.producers.async_client import AsyncSessionClient
     from sessionary.producers.async_client_parts import AsyncOnMigrated, current_session
     from sessionary.producers.async_follower import AsyncSessionFollower
+    from sessionary.producers.replay.answers import MissedCall, ReplayCounts
+    from sessionary.producers.replay.async_replay import AsyncReplay
+    from sessionary.producers.replay.calls import RecordedCall
+    from sessionary.producers.replay.errors import (
+        NotReplayable,
+        PointNotFound,
+        RecordedFailure,
+        ReplayBlocked,
+        ReplayError,
+        ReplayMiss,
+    )
+    from sessionary.producers.replay.record import RecordedEvent, SessionRecord
+    from sessionary.producers.replay.replay import Replay
     from sessionary.producers.session.async_opening import AsyncStep
     from sessionary.producers.session.async_session import (
         AsyncSession,
@@ -176,18 +190,31 @@ _LOADED_AT_USE = {
     "ArtifactLibrary": "artifacts.library",
     "AsyncAgent": "agents.async_agent",
     "AsyncOnMigrated": "async_client_parts",
+    "AsyncReplay": "replay.async_replay",
     "AsyncSession": "session.async_session",
     "AsyncSessionAgents": "session.async_session",
+    "AsyncSessionClient": "async_client",
     "AsyncSessionConversation": "session.async_session",
+    "AsyncSessionFollower": "async_follower",
     "AsyncSessionLifecycle": "session.async_session",
     "AsyncSessionMigration": "session.async_session",
     "AsyncSessionRecords": "session.async_session",
-    "AsyncSessionClient": "async_client",
-    "AsyncSessionFollower": "async_follower",
     "AsyncStep": "session.async_opening",
-    "DeliveryPolicy": "settings",
-    "ProducerSettings": "settings",
     "current_session": "async_client_parts",
+    "DeliveryPolicy": "settings",
+    "MissedCall": "replay.answers",
+    "NotReplayable": "replay.errors",
+    "PointNotFound": "replay.errors",
+    "ProducerSettings": "settings",
+    "RecordedCall": "replay.calls",
+    "RecordedEvent": "replay.record",
+    "RecordedFailure": "replay.errors",
+    "Replay": "replay.replay",
+    "ReplayBlocked": "replay.errors",
+    "ReplayCounts": "replay.answers",
+    "ReplayError": "replay.errors",
+    "ReplayMiss": "replay.errors",
+    "SessionRecord": "replay.record",
 }
 
 
@@ -213,6 +240,7 @@ __all__ = [
     "ArtifactView",
     "AsyncAgent",
     "AsyncOnMigrated",
+    "AsyncReplay",
     "AsyncSession",
     "AsyncSessionAgents",
     "AsyncSessionClient",
@@ -252,10 +280,12 @@ __all__ = [
     "MigrationRequest",
     "MigrationResult",
     "MigrationView",
+    "MissedCall",
     "ModelCall",
     "ModelSlow",
     "ModelTimeout",
     "NotAllowed",
+    "NotReplayable",
     "OnError",
     "OnFenced",
     "OnMigrated",
@@ -266,6 +296,7 @@ __all__ = [
     "PauseKind",
     "Payload",
     "Phase",
+    "PointNotFound",
     "PolicyInForce",
     "Ports",
     "ProducerConflict",
@@ -274,9 +305,17 @@ __all__ = [
     "Question",
     "QueueFull",
     "QuotaExceeded",
+    "RecordedCall",
+    "RecordedEvent",
+    "RecordedFailure",
     "Rejected",
     "Rejection",
     "RejectionReason",
+    "Replay",
+    "ReplayBlocked",
+    "ReplayCounts",
+    "ReplayError",
+    "ReplayMiss",
     "ResultTooLarge",
     "ResumePlan",
     "Retry",
@@ -299,6 +338,7 @@ __all__ = [
     "SessionLifecycle",
     "SessionLost",
     "SessionMigration",
+    "SessionRecord",
     "SessionRecords",
     "SessionTimeout",
     "SessionView",

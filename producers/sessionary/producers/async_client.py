@@ -6,7 +6,7 @@ reader finds all verbs of a client in one place. `async_client` is made of this 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -47,6 +47,8 @@ from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:  # pydantic and asyncio take long to load
     from sessionary.producers.artifacts.library import ArtifactLibrary
+    from sessionary.producers.replay.answers import ReplayMode, Stub
+    from sessionary.producers.replay.async_replay import AsyncReplay
     from sessionary.producers.settings import ProducerSettings
 
 
@@ -672,6 +674,68 @@ class AsyncSessionClient(AsyncClientBlock):
             ProducerError: The client was made with `ports` that serve one tenant only.
         """
         return over_core(type(self), self.core.for_tenant(tenant_id, api_token))
+
+    def replay(
+        self,
+        session: "SessionId | Session | AsyncSession",
+        *,
+        at: int | str | None = None,
+        mode: "ReplayMode" = "strict",
+        stub: "Stub | None" = None,
+        allow: Collection[str] = (),
+        baseline: "Callable[[AsyncReplay], Awaitable[object]] | None" = None,
+        timeout_s: float = 30.0,
+    ) -> "AsyncReplay":
+        """Return a replay of a session for `async with`: the agent's code runs again, alone.
+
+            async with client.replay(session_id) as replay, replay.session() as session:
+                await agent(session)
+            print(replay.counts)
+
+        In the block the agent's own code runs unchanged, in `replay.session()` or with
+        `replay.client`. Calls of tools, of captured functions (`@traced(..., capture=True)`) and
+        steps are answered from the record, by name and canonical arguments, in their order. What
+        people and other services did is done again. Time and chance are those of the record
+        (`AsyncSession.now`, `AsyncSession.random`). Nothing is executed and nothing is sent: all of
+        it happens in a memory with the processor's own rules.
+
+        A step of a run is answered by its output, unless the record has the calls in it: then its
+        code runs again. A block of `AsyncSession.llm` needs a captured function in it.
+
+        Args:
+            session: The session, or its id. It may have ended.
+            at: Where the replay ends, included: an offset, or the id of an event or a snapshot. The
+                agent's code is stopped there. Default: the end of the record.
+            mode: What becomes of a call that the record does not have. `strict`: the replay stops
+                with an error. `stub`: `stub` gives the result. `fork`: the work goes on live, in a
+                new session that has this one as parent; a tool with an effect is blocked.
+            stub: Takes the call, and returns its result.
+            allow: Names of tools with an effect that a fork may call.
+            baseline: The unchanged agent, a coroutine function that takes a replay. It is replayed
+                strictly before a fork, which counts only if that reproduces the record.
+            timeout_s: Longest wait for Kafka, for each batch of the record.
+
+        Returns:
+            The replay. Entering its block reads the record.
+
+        Raises:
+            Invalid: The parameters make no sense together.
+
+        Entering the block raises:
+            SessionLost: The tenant has no such session.
+            PointNotFound: The session has no such snapshot, event or offset.
+            NotReplayable: The record is not whole, or of a newer version, or not of this client's
+                service and agent.
+            AuthenticationFailed: The client may not read the topic of events.
+            Unavailable: Kafka does not answer.
+
+        Calls in the block raise `ReplayMiss`, `NotReplayable` or `ReplayBlocked`; leaving it raises
+        the first of these once more if the agent's code hid it, in mode `strict`.
+        """
+        from sessionary.producers.replay.answers import ReplayPlan  # few programs replay
+        from sessionary.producers.replay.async_replay import AsyncReplay
+
+        return AsyncReplay(self.core, ReplayPlan(session, at, mode, stub, allow, timeout_s), baseline)
 
     def traced(self, kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
         """Decorate a function so that each call is reported in the current session.

@@ -35,7 +35,8 @@ SessionaryError
     ├── VerdictPending(verb)       another verb while a verdict is awaited
     └── ClientClosed               a verb after `close`, or on a parent's session in a forked child
 
-Those of runs and tool calls are in `sessionary.producers.durable.errors`.
+Those of runs and tool calls are in `sessionary.producers.durable.errors`, those of replays in
+`sessionary.producers.replay.errors`.
 """
 
 from pathlib import Path

@@ -12,6 +12,7 @@ from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.errors import SpoolUnusable
 from sessionary.producers.ports import OnError, PolicyInForce, Ports, Transport
 from sessionary.producers.process.disabled_ports import disabled_ports
+from sessionary.producers.run_ports import RecordReads
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.errors import SettingsError
 
@@ -52,7 +53,13 @@ def kafka_ports(
             follows=HttpFollows(control),
             close_idle=close_idle,
             place_of=delivery.place_of,
+            records=open_records,
         )
+
+    def open_records() -> RecordReads:
+        from sessionary.producers.control.kafka_record import KafkaRecords  # few clients replay
+
+        return KafkaRecords(settings)
 
     def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
         return ports_with(answers_of(tenant, its))

@@ -15,6 +15,7 @@ from sessionary.producers.run_ports import (
     FollowedState,
     Follows,
     MigrationView,
+    RecordReads,
     RunReads,
     SessionView,
     StateStream,
@@ -437,6 +438,7 @@ class Ports(NamedTuple):
     migrations: MigrationConsumer | None = None  # None: sessions cannot migrate to this client
     close_idle: Callable[[], None] = _do_nothing  # closes connections that wait for the next question
     place_of: Callable[[bytes], int | None] = _no_place  # the partition of a key, None while it is not known
+    records: Callable[[], RecordReads] | None = None  # opens a reader; None: no session can be replayed
 
 
 __all__ = [

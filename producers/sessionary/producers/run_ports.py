@@ -1,9 +1,10 @@
 """A client's reads of runs, their parts and conversations, and the ports that answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol
 
+from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import (
     Answer,
     Checkpoint,
@@ -249,6 +250,38 @@ class RunReads(Protocol):
         self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
     ) -> AgentViewRead | None:
         """Return an agent's view; None if the agent is not registered."""
+        ...
+
+
+class LogEntry(NamedTuple):
+    """A record of the log in which a session's events are; one of others is a time only.
+
+    `key` is None for a time: it stands for records of others, at most one in a second of log time.
+    """
+
+    offset: int
+    at_ms: int  # When it was appended, log time
+    key: bytes | None = None
+    value: bytes = b""
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+class RecordReads(Protocol):
+    """Reads the log of a session's events. Thread-safe; blocks."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the log has a record for each passing second while sessions live.
+
+        If not, as in a memory, clocks fire at their exact times.
+        """
+        ...
+
+    def read_log(self, key: SessionKey, timeout_s: float) -> Iterator[Sequence[LogEntry]]:
+        """Yield the entries of a session's log up to its present end, in batches, in order.
+
+        Raises `Unavailable` if a batch takes longer than `timeout_s`, `AuthenticationFailed`.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from sessionary.producers import (
     ArtifactLibrary,
     AsyncAgent,
     AsyncOnMigrated,
+    AsyncReplay,
     AsyncSession,
     AsyncSessionAgents,
     AsyncSessionClient,
@@ -33,6 +34,7 @@ from sessionary.producers import (
     OnMigrated,
     ProducerSettings,
     Rejected,
+    Replay,
     Session,
     SessionAgents,
     SessionClient,
@@ -46,11 +48,12 @@ from sessionary.producers import (
     Verdict,
 )
 from sessionary.producers import testing as testing_module
+from sessionary.producers.replay.answers import ReplayMode, Stub
 from sessionary.producers.testing import InMemoryTransport, memory_client
 
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
-    *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
+    *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot", "now", "random"),
     *("message", "turn", "llm", "decision", "run", "resume_run", "start_task", "metadata", "bind"),
     *("start", "pause", "ask", "resume", "error", "recover", "sync", "complete", "cancel", "close"),
     *("lifecycle", "conversation", "agents", "migration", "records"),
@@ -75,13 +78,15 @@ CLIENT = {
     *("create", "session", "open", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
     *("list_tasks", "cancel_task"),
-    *("conversation", "follow", "accept_migrations", "claim"),
+    *("conversation", "follow", "accept_migrations", "claim", "replay"),
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient), (Agent, AsyncAgent), *GROUPS.values()]
 # What the name of a type is in the other face.
 COUNTERPARTS: dict[object, object] = {
     Agent: AsyncAgent,
     OnMigrated: AsyncOnMigrated,
+    Replay: AsyncReplay,
+    Callable[[Replay], object]: Callable[[AsyncReplay], Awaitable[object]],
     Session: AsyncSession,
     SessionClient: AsyncSessionClient,
     SessionFollower: AsyncSessionFollower,
@@ -104,6 +109,9 @@ PLAIN = {
     "for_tenant",
     "traced",
     "follow",
+    "now",  # sends an activity at most, without a wait
+    "random",
+    "replay",
 }
 
 
@@ -146,6 +154,10 @@ def in_other_face(annotation: Any) -> Any:
 _LOADED_AT_USE = {
     "AsyncAgent": AsyncAgent,
     "ArtifactLibrary": ArtifactLibrary,
+    "AsyncReplay": AsyncReplay,
+    "Replay": Replay,
+    "ReplayMode": ReplayMode,
+    "Stub": Stub,
     "AsyncSession": AsyncSession,
     "ProducerSettings": ProducerSettings,
 }

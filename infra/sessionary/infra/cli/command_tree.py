@@ -40,6 +40,7 @@ _SESSION: Final = (
     LateCommand("show", "sessions.lists:show_session", "Show the state of one session."),
     LateCommand("timeline", "sessions.timeline:timeline_command", "Show the history of one session."),
     LateCommand("why", "sessions.decisions:why_command", "Show why the agent of one session acted."),
+    LateCommand("simulate", "sessions.simulate:simulate_command", "Show what another result would have changed."),
     LateCommand("follow", "sessions.following:follow_command", "Print each committed change of one session."),
     LateCommand("at", "sessions.past:at_command", "Show the state of one session at a past point."),
     LateCommand("diff", "sessions.past:diff_command", "Show what changed between two points of one session."),

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sessionary.producers.context.call_counts import SessionCalls
+from sessionary.producers.context.scope import CallAnswers
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder, DataClassLookup
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry, new_producer_id
 from sessionary.producers.errors import (
@@ -38,6 +39,7 @@ from sessionary.producers.ports import (
     MigrationConsumer,
     OnError,
     Ports,
+    Transport,
 )
 from sessionary.producers.process.guards import (
     Lease,
@@ -200,6 +202,20 @@ class ClientCore:
         with shared.opening:  # one that closes at the same time closes this one too
             core = ClientCore(*parts, shared)
             shared.tenants.add(core)
+        return core
+
+    def for_replay(self, wrap: Callable[[Transport], Transport], answers: CallAnswers) -> "ClientCore":
+        """Return the core of a client of the same names, whose sessions are answered so.
+
+        Closing it closes nothing of this one. Raises as `for_tenant` does.
+        """
+        shared = self._shared or self
+        parts = (self.tenant_id, shared.identity, self.settings, shared.callbacks, None, shared.artifacts)
+        with shared.opening:
+            core = ClientCore(*parts, shared)
+            shared.tenants.add(core)
+        core.ports = core.ports._replace(transport=wrap(core.ports.transport))
+        core.services = core.services._replace(answers=answers)
         return core
 
     def lease(self) -> Lease:

@@ -114,6 +114,8 @@ def create_core(client: ClientCore, new: NewSession) -> SessionCore:
         return _create_named(client, new, given_session_id(client.tenant_id, new.session_id), None)
     is_ordered = client.settings.session_id_version == 7
     session_id = new_session_id(time.time_ns() // 1_000_000 if is_ordered else None)
+    if (answers := client.services.answers) is not None:
+        session_id = answers.take_session_id(session_id)
     return send_creation(client, new, GivenId(session_id, None), None, None)
 
 
@@ -143,9 +145,11 @@ def send_creation(
 ) -> SessionCore:
     """Send a session's first event; wait for nothing but the content of another session."""
     limits, is_alive = check_limits(new.limits), lifeline_of(new.beats_with)
-    own_parent = None if new.parent is None else _id_of(client, new.parent, "parent session id")
+    own_parent = None if new.parent is None else id_of(client, new.parent, "parent session id")
     origin = _find_origin(client, new, own_parent)
     parent_id = parent_id or own_parent or (None if origin is None else origin.session_id)
+    if (answers := client.services.answers) is not None:
+        parent_id = answers.take_parent(parent_id)
     if origin is not None:
         classes = tuple(dict.fromkeys((*new.data_classes, *origin.data_classes)))
         new = new._replace(state=origin.state, state_schema_version=origin.schema_version, data_classes=classes)
@@ -188,7 +192,7 @@ def _find_origin(client: ClientCore, new: NewSession, parent_id: str | None) -> 
 
     if new.state is not None:
         raise Invalid("invalid_value", "state and from_session are two contents of one session: give one of them")
-    session_id = _id_of(client, session, "from_session")
+    session_id = id_of(client, session, "from_session")
     if parent_id not in (None, session_id):
         raise Invalid(
             "invalid_value",
@@ -309,7 +313,7 @@ def follow_session(client: ClientCore, session: SessionId | KnownSession, timeou
     """Follow a session. Raises as `SessionClient.follow` does."""
     core = _core_of(session)
     if core is None:
-        return client.open_follower(_id_of(client, session), lambda: None, timeout_s)
+        return client.open_follower(id_of(client, session), lambda: None, timeout_s)
     emitter = core.emitter
 
     def find_after() -> LogPosition | None:
@@ -326,7 +330,7 @@ def read_conversation(
     core = _core_of(session)
     if core is not None:
         return Turns(core).read(last, load_artifacts)
-    session_id = _id_of(client, session)
+    session_id = id_of(client, session)
     check_last(last)
     client.reopen_in_child()
     runs, timeout_s = client.ports.runs, client.settings.verdict_timeout_s
@@ -342,7 +346,7 @@ def _core_of(session: SessionId | KnownSession) -> SessionCore | None:
     return core
 
 
-def _id_of(client: ClientCore, session: SessionId | KnownSession, what: str = "session id") -> str:
+def id_of(client: ClientCore, session: SessionId | KnownSession, what: str = "session id") -> str:
     """Return a session's id. Raises `Invalid`."""
     core = _core_of(session)
     if core is None:

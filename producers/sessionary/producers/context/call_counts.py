@@ -1,5 +1,6 @@
 """Numbers the equal calls of one attempt, so that each call of a loop has a key of its own."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -22,7 +23,7 @@ class AttemptCalls:
         turn: Number of the turn whose calls these are; 0 outside of turns.
     """
 
-    __slots__ = ("_lock", "_taken", "ended", "has_past", "turn")
+    __slots__ = ("_drawn", "_lock", "_taken", "ended", "has_past", "turn")
 
     def __init__(self, ended: set[str] | None = None, *, has_past: bool = False, turn: int = 0) -> None:
         """`ended`: shared with other attempts of the same run."""
@@ -31,6 +32,7 @@ class AttemptCalls:
         self.turn = turn
         self._lock = Lock()
         self._taken: dict[str, set[int]] = {}
+        self._drawn = 0
 
     def take_number(self, call: str) -> int:
         """Return the least number that no equal call has."""
@@ -39,6 +41,12 @@ class AttemptCalls:
             number = next(number for number in range(1, len(taken) + 2) if number not in taken)
             taken.add(number)
             return number
+
+    def draw(self) -> int:
+        """Return the number of a draw of chance, from 1."""
+        with self._lock:
+            self._drawn += 1
+            return self._drawn
 
     @contextmanager
     def hold_number(self, call: str) -> Iterator[int]:
@@ -54,6 +62,11 @@ class AttemptCalls:
         """Let the next equal call have the number: this one is not done."""
         with self._lock:
             self._taken[call].discard(number)
+
+
+def number_of(text: str) -> float:
+    """Return a number from 0 to 1, 1 excluded, that is evenly spread over texts."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) / (1 << 56)
 
 
 class SessionCalls:

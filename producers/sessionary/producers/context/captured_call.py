@@ -61,6 +61,14 @@ class CapturedCall:
         """Whether a value may have to be saved."""
         return self._core.recorder().artifacts is not None
 
+    def given(self) -> dict[str, Any] | None:
+        """Return the arguments as JSON can hold them; None if they do not fit the function."""
+        try:
+            given = self._capture.name_arguments(self._args, self._kwargs)
+        except TypeError:
+            return None  # the call itself raises it
+        return {name: json_value(value) for name, value in given.items()}
+
     def input_text(self, fields: EnvelopeFields) -> str | None:
         """Return the arguments as an event has them; None if they do not fit the function."""
         try:

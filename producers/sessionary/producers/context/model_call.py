@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sessionary.producers.context.reported_block import ReportedBlock, ReportedCall, step_events
-from sessionary.producers.context.scope import CallReporter, ModelShare, current_scope
+from sessionary.producers.context.scope import AskedCall, CallReporter, ModelShare, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import Invalid, ModelSlow, ModelTimeout
 from sessionary.producers.ports import OnError
@@ -122,6 +122,7 @@ class ModelCall(ReportedBlock):
         "_model",
         "_real_s",
         "_share",
+        "_step_name",
         "_timeout",
         "_took_ms",
         "cache_read_input_tokens",
@@ -151,7 +152,8 @@ class ModelCall(ReportedBlock):
         self.is_timeout_retry = False
         self.retry_of: str | None = None
         self._model = f"{model}"[:NAME_CHARACTERS_MAX]
-        self._call = ReportedCall(reporter, step_events(f"llm {model}"), fields)
+        self._step_name = f"llm {model}"[:NAME_CHARACTERS_MAX]
+        self._call = ReportedCall(reporter, step_events(self._step_name), fields)
         self._share: ModelShare | None = None
         self._timeout: Timeout | None = None
         self._began_s = self._real_s = 0.0
@@ -240,6 +242,8 @@ class ModelCall(ReportedBlock):
         return ModelTimeout(f"model {self._model}", round(self._reporter.model_limit_s * 1_000))
 
     def _report_start(self) -> None:
+        if (answers := self._reporter.answers) is not None:
+            answers.answer(AskedCall("block", self._step_name, None, writes=False, execute=lambda: None))
         self._call.send_start()
 
     def _inner_metadata(self) -> EnvelopeFields:

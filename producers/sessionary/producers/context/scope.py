@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar, cast
 
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.errors import Invalid
@@ -32,6 +32,53 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class AskedCall(NamedTuple):
+    """A call that is about to be made in a replay.
+
+    Attributes:
+        kind: `tool` or `step`, of a run; `traced`: reported work; `block`: the agent's own code
+            between the events of a call of a model.
+        name: The tool's, or the step's.
+        given: The arguments by name; None: they are not kept.
+        writes: It changes something outside.
+        execute: Makes it.
+    """
+
+    kind: Literal["tool", "step", "traced", "block"]
+    name: str
+    given: Mapping[str, Any] | None
+    writes: bool
+    execute: Callable[[], Any]
+
+
+class CallAnswers(Protocol):
+    """Answers the calls of a session that is replayed, instead of making them. Thread-safe."""
+
+    def recorded_id(self, new_id: str) -> str:
+        """Return the id that a session or run has in the record; `new_id` if that has none."""
+        ...
+
+    def answer(self, call: AskedCall) -> Any:
+        """Return the recorded result, or what `execute` returns. Raises as the call did."""
+        ...
+
+    def now_us(self) -> int:
+        """Return the session's time in the record, µs since the epoch."""
+        ...
+
+    def take_session_id(self, new_id: str) -> str:
+        """Return the id of the next new session; `new_id` if it is not the replayed one."""
+        ...
+
+    def take_run_id(self, task_type: str, new_id: str) -> str:
+        """Return the id of the next new run; `new_id` if the record has none."""
+        ...
+
+    def take_parent(self, parent_id: str | None) -> str | None:
+        """Return the parent of the next new session, which was given as `parent_id`."""
+        ...
+
+
 class CallReporter(NamedTuple):
     """Reports calls of models and tools in one session.
 
@@ -44,6 +91,7 @@ class CallReporter(NamedTuple):
         waits: The clock that measures calls.
         model_ms: Returns the time after which a call of a model counts as slow, in ms.
         model_limit_s: The time after which a call of a model fails, in seconds.
+        answers: Answers the calls of a session that is replayed; None: they are made.
     """
 
     session_id: str
@@ -54,6 +102,7 @@ class CallReporter(NamedTuple):
     waits: "Waits"
     model_ms: Callable[[], int]
     model_limit_s: float
+    answers: CallAnswers | None = None
 
 
 class AnyCore(Protocol):
@@ -344,7 +393,7 @@ def current_traceparent() -> str | None:
 
 # The envelope fields that verbs take, and those that come from the scope.
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -403,7 +452,7 @@ def epoch_us(occurred_at: datetime) -> int:
             "invalid_value",
             f"occurred_at is {occurred_at!r}: pass a datetime with a timezone, such as datetime.now(UTC)",
         )
-    at_us: int = (occurred_at - _EPOCH) // _MICROSECOND
+    at_us: int = (occurred_at - EPOCH) // _MICROSECOND
     if not REPORTED_MIN_US <= at_us <= REPORTED_MAX_US:
         raise Invalid(
             "invalid_value", f"occurred_at is {occurred_at.isoformat()}: pass a time of the years 1900 to 2299, in UTC"

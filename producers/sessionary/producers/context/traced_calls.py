@@ -1,7 +1,7 @@
 """A decorator that reports each call of a function in the current session."""
 
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,8 +15,9 @@ from sessionary.producers.context.reported_block import (
     step_events,
     tool_events,
 )
-from sessionary.producers.context.scope import CallReporter, active_session, added_metadata
+from sessionary.producers.context.scope import AskedCall, CallReporter, active_session, added_metadata
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from sessionary.producers.context.captured_call import Capture, CapturedCall
@@ -79,7 +80,13 @@ def traced(
                 return None
             events = tool_events(label, side_effect=side_effect) if is_tool else step_events(f"{kind} {label}")
             captured = None if kept is None else kept.of_call(session.core, args, kwargs)
-            return _QuietCall(reporter, ReportedCall(reporter, events), captured)
+            asked = None
+            if reporter.answers is not None:
+                step = label if is_tool else f"{kind} {label}"
+                given = ({} if is_tool else None) if captured is None else captured.given()
+                if captured is None or given is not None:  # else the function itself refuses its arguments
+                    asked = AskedCall("traced", step[:NAME_CHARACTERS_MAX], given, side_effect, lambda: None)
+            return _QuietCall(reporter, ReportedCall(reporter, events), captured, asked)
 
         return cast("F", functools.wraps(function)(_wrapper_for(function, new_call)))
 
@@ -95,12 +102,29 @@ def _new_capture(function: _Function, label: str, omit: str | Iterable[str], *, 
 class _QuietCall:
     """Reports a call, and never raises: reporting must not change what a function does."""
 
-    def __init__(self, reporter: CallReporter, call: ReportedCall, captured: "CapturedCall | None") -> None:
+    def __init__(
+        self,
+        reporter: CallReporter,
+        call: ReportedCall,
+        captured: "CapturedCall | None",
+        asked: AskedCall | None = None,
+    ) -> None:
+        """`asked`: what a replay is asked for; None: the function is called."""
         self._reporter = reporter
         self._call = call
         self._captured = captured
+        self._asked = asked
         if captured is not None and captured.may_wait:
             self._reporter = reporter._replace(may_block=True)
+
+    def work_of(self, function: _Function) -> _Function:
+        """Return what is called for `function`: itself, or its answer in a replay."""
+        asked, answers = self._asked, self._reporter.answers
+        if asked is None or answers is None:
+            return function
+        return lambda *args, **kwargs: answers.answer(
+            asked._replace(execute=functools.partial(function, *args, **kwargs))
+        )
 
     def send_start(self) -> None:
         given = None if self._captured is None else self._keep(self._captured.input_text, None)
@@ -196,7 +220,7 @@ def _function_wrapper(function: _Function, new_call: _NewCall) -> _Function:
         call.send_start()
         try:
             with call.inside():
-                result = function(*args, **kwargs)
+                result = call.work_of(function)(*args, **kwargs)
         except BaseException as error:
             call.send_end(error)
             raise
@@ -248,7 +272,8 @@ async def _generate_async(call: "_QuietCall", items: "AsyncGenerator[Any, Any]")
 async def _await(call: "_QuietCall", work: _Function) -> Any:
     try:
         with call.inside():
-            result = await work()
+            result = work()
+            result = await result if isinstance(result, Awaitable) else result
     except BaseException as error:
         await call.send_end_async(error)
         raise
@@ -256,9 +281,23 @@ async def _await(call: "_QuietCall", work: _Function) -> Any:
     return result
 
 
+def _items_of(found: Any) -> "Generator[Any, Any, Any]":
+    """Return a generator, or one of the items that a replay has of it."""
+    return found if isinstance(found, Generator) else (item for item in found)
+
+
+def _items_of_async(found: Any) -> "AsyncGenerator[Any, Any]":
+    async def give() -> AsyncGenerator[Any, Any]:
+        for item in found:
+            yield item
+
+    return found if isinstance(found, AsyncGenerator) else give()
+
+
 def _generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     def call_traced(*args: Any, **kwargs: Any) -> Any:
-        call, items = new_call(args, kwargs), function(*args, **kwargs)
+        call = new_call(args, kwargs)
+        items = _items_of((function if call is None else call.work_of(function))(*args, **kwargs))
         if call is None:
             return (yield from items)
         call.send_start()
@@ -273,14 +312,15 @@ def _coroutine_wrapper(function: _Function, new_call: _NewCall) -> _Function:
         if call is None:
             return await function(*args, **kwargs)
         await call.send_start_async()
-        return await _await(call, functools.partial(function, *args, **kwargs))
+        return await _await(call, functools.partial(call.work_of(function), *args, **kwargs))
 
     return call_traced
 
 
 def _async_generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     async def call_traced(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        call, items = new_call(args, kwargs), function(*args, **kwargs)
+        call = new_call(args, kwargs)
+        items = _items_of_async((function if call is None else call.work_of(function))(*args, **kwargs))
         if call is not None:
             await call.send_start_async()
             items = _generate_async(call, items)

@@ -42,12 +42,24 @@ class ProducerSequence:
     `data_classes` are those of the session, as far as the client knows.
     """
 
-    __slots__ = ("_changed", "_forget", "_position", "_settled", "data_classes", "last", "lock", "lost", "producer_id")
+    __slots__ = (
+        "_changed",
+        "_forget",
+        "_position",
+        "_settled",
+        "data_classes",
+        "last",
+        "last_us",
+        "lock",
+        "lost",
+        "producer_id",
+    )
 
     def __init__(self, producer_id: str, changed: Condition | None = None) -> None:
         """`changed` is notified of each receipt; sequences may share one."""
         self.producer_id = producer_id
         self.last = 0
+        self.last_us = 0  # when the last event was made, µs since the epoch
         self.lost = 0  # events that were not delivered, according to their receipts
         self.data_classes: tuple[DataClass, ...] = ()
         self.lock = RLock()
@@ -235,6 +247,7 @@ class Emitter:
         self._templates: dict[type[Payload], EventTemplate | None] = {}  # None: it can have none
         self._seen: dict[type[Payload], int] = {}
         self._template_facts: tuple[object, ...] = ()
+        self._built_us = 0  # when the last event occurred that was built without a template
 
     @property
     def is_of_parent(self) -> bool:
@@ -250,6 +263,11 @@ class Emitter:
     def last_seq(self) -> int:
         """The last sequence number taken; 0 before the first event."""
         return self._sequence.last
+
+    @property
+    def last_us(self) -> int:
+        """When the last event was made, µs since the epoch; 0 before the first one."""
+        return self._sequence.last_us
 
     @property
     def may_block(self) -> bool:
@@ -325,6 +343,8 @@ class Emitter:
             except (QueueFull, ClientClosed):
                 sequence.last -= 1
                 raise
+            if (at_us := record.stamp_us or self._built_us) > sequence.last_us:
+                sequence.last_us = at_us
         return record.event_id
 
     def emit_heartbeat(
@@ -374,6 +394,7 @@ class Emitter:
         now_us = time.time_ns() // 1000
         event_id = event_id or new_event_id(now_us)
         occurred_at = now_us if fields.occurred_at is None else fields.occurred_at
+        self._built_us = occurred_at
         envelope = self._envelope_of(event_type, fields, event_id, seq, occurred_at)
         event = Event(envelope if epoch is None else envelope._replace(epoch=epoch), payload)
         try:

@@ -104,7 +104,7 @@ def load_value(library: "ArtifactLibrary | None", text: str | None) -> Json:
     if text is None:
         return None
     value = json.loads(text)
-    reference = _reference_in(value)
+    reference = reference_in(value)
     if reference is None:
         return value
     if not reference:
@@ -127,18 +127,13 @@ def is_stored_text(stored: str, text: str) -> bool:
 
     What was not kept is any text.
     """
-    reference = reference_in(stored)
+    reference = reference_in(json.loads(stored))
     if not reference:
         return reference is not None or stored == text
     return reference.rpartition(":")[2] == hashlib.sha256(text.encode()).hexdigest()
 
 
-def reference_in(text: str) -> str | None:
-    """Return the reference that an event's JSON is, '' for a value that was not kept; else None."""
-    return _reference_in(json.loads(text))
-
-
-def _reference_in(value: Json) -> str | None:
+def reference_in(value: Json) -> str | None:
     """Return the reference that a stored value is, '' for one that was not kept; None for others.
 
     A reference that the program itself stored has a separate type, and is not resolved.

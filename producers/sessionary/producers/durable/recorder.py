@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from sessionary.producers.context.call_counts import AttemptCalls
+from sessionary.producers.context.scope import CallAnswers
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Flow
 from sessionary.producers.errors import DeliveryFailed, NotAllowed, Unavailable
@@ -75,6 +76,7 @@ class Recorder(NamedTuple):
         snapshot_call: Takes one; raises nothing.
         open_snapshot_call: Returns the id of the call before which the last one was taken, if it
             was taken before a call.
+        answers: Answers the calls of a session that is replayed; None: they are made.
     """
 
     key: SessionKey
@@ -97,6 +99,7 @@ class Recorder(NamedTuple):
     snapshots: bool = False
     snapshot_call: Callable[[ToolExecution, EnvelopeFields], None] = lambda tool, fields: None
     open_snapshot_call: Callable[[], str | None] = lambda: None
+    answers: CallAnswers | None = None
 
     def was_asking(self, refused: NotAllowed) -> bool:
         """Return whether an event was refused while a person was asked, who has answered by now."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.context.error_info import to_error_info
-from sessionary.producers.context.scope import ModelShare, WorkContext, added_metadata, current_scope
+from sessionary.producers.context.scope import AskedCall, ModelShare, WorkContext, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import ResultTooLarge, RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
@@ -141,6 +141,9 @@ class RunSteps:
                 )
             try:
                 numbered = full_name if number == 1 or key is not None else f"{full_name} #{number}"
+                if (answers := self._recorder.answers) is not None:
+                    asked = AskedCall("step", numbered, given, writes=False, execute=function)
+                    function = partial(answers.answer, asked)
                 return (yield from self._step(_checked_name(numbered), partial(_call, function), given, limit_ms))
             finally:
                 del self._open[full_name]
@@ -300,7 +303,9 @@ def _is_alike(stored: str, text: str) -> bool:
 
     That differs from process to process: its type counts. An artifact is not compared.
     """
-    return reference_in(stored) is not None or _only_types(json.loads(stored)) == _only_types(json.loads(text))
+    return reference_in(json.loads(stored)) is not None or _only_types(json.loads(stored)) == _only_types(
+        json.loads(text)
+    )
 
 
 def _only_types(value: Any) -> Any:

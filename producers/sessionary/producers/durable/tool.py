@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, cast
 from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.context.callables import CallArguments, decorate_inside, is_generator, kind_of, name_of
 from sessionary.producers.context.error_info import to_error_info
-from sessionary.producers.context.scope import WorkContext, active_session, added_metadata, current_scope
+from sessionary.producers.context.scope import AskedCall, WorkContext, active_session, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.call_keys import canonical_text, checked_key, idempotency_key, numbered_key
 from sessionary.producers.durable.errors import ResultTooLarge, ToolCallFailed
@@ -173,6 +173,13 @@ class _ToolCaller:
         self._arguments = CallArguments(function)
         self._takes_id = self._arguments.takes(_CALL_ID)
 
+    def _policy_for(self, recorder: Recorder) -> ToolPolicy:
+        """Return the policy of a call: in a replay the tool is not asked either."""
+        if recorder.answers is None:
+            return self._policy
+        asks_none = None if self._policy.query is None else _no_effect
+        return self._policy._replace(query=asks_none, rate=None)
+
     def own_arguments(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the named arguments that the function itself takes."""
         if self._takes_id or _CALL_ID not in kwargs:
@@ -215,6 +222,10 @@ class _ToolCaller:
             known = None if place is None else place.known_calls.pop(key, None)
             look_first = key in calls.ended or (place is None and calls.has_past)
             call = functools.partial(self._call_async if self._is_async else self._call, args, own)
+            if (answers := recorder.answers) is not None:
+                call = functools.partial(
+                    answers.answer, AskedCall("tool", name, arguments, self._policy.side_effect, call)
+                )
             border = None if place is None else functools.partial(_save_border, place, name, key, fields)
             parts = metadata.run_id, metadata.step_id, key, text_of, call, functools.partial(inside, key)
             return CallPlan(*parts, known, border, look_first, until_answered, takes_snapshots)
@@ -232,7 +243,7 @@ class _ToolCaller:
         self, recorder: Recorder, calls: AttemptCalls, key: str, plan_of: Callable[[str], CallPlan]
     ) -> Flow[Any]:
         try:
-            return (yield from recorded_call(self._policy, recorder, plan_of(key)))
+            return (yield from recorded_call(self._policy_for(recorder), recorder, plan_of(key)))
         finally:
             calls.ended.add(key)
 
@@ -290,6 +301,10 @@ class _ToolCaller:
                     f"the argument {name!r} of the tool {self._policy.name}: {error.detail}. A call's key is made of "
                     "its arguments: pass what JSON can hold, or make the key with @tool(key=...)",
                 ) from None
+
+
+def _no_effect(key: str) -> None:
+    """Say of a failed try that it had no effect: in a replay, what the record has next follows."""
 
 
 def _save_border(place: WorkContext, tool_name: str, key: str, fields: EnvelopeFields, side: str) -> None:

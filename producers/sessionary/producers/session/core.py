@@ -13,10 +13,11 @@ from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
-from sessionary.producers.context.call_counts import SessionCalls
+from sessionary.producers.context.call_counts import SessionCalls, number_of
 from sessionary.producers.context.scope import (
     NO_SCOPE,
     OPENTELEMETRY,
+    CallAnswers,
     CallReporter,
     EventMetadata,
     complete_fields,
@@ -203,6 +204,7 @@ class SharedServices(NamedTuple):
     model_limit_s: float = 600.0
     snapshot_cache: "Callable[[], SnapshotCache] | None" = None  # None: the client is turned off
     versions: Mapping[str, str] = MappingProxyType({})  # of the agent's server and protocol, for snapshots
+    answers: CallAnswers | None = None  # of the session that is replayed; None: calls are made
 
 
 class SessionCore:
@@ -338,6 +340,30 @@ class SessionCore:
         with self.lock:
             self.view.pending = None
             self.detach()
+
+    # Time and chance that a replay has again
+
+    def now_us(self) -> int:
+        """Return the time of this object's last event, in µs since the epoch.
+
+        Before the first one, an activity is sent. Raises as `send_event` does.
+        """
+        if not self.emitter.last_us:
+            self.send_event(SessionActivity("clock"))
+        answers = self.services.answers
+        return self.emitter.last_us if answers is None else answers.now_us()
+
+    def draw(self) -> float:
+        """Return a number from 0 to 1, 1 excluded, that follows from the place in the work."""
+        answers, place = self.services.answers, current_scope().place_in(self.session_id)
+        calls = self.recorder().calls() if place is None else place.calls
+        path, ids = (
+            "" if place is None else place.find_path() or "",
+            [self.session_id, "" if place is None else place.run_id],
+        )
+        if answers is not None:
+            ids = [answers.recorded_id(each) for each in ids]
+        return number_of(" ".join((self.emitter.key.tenant_id, *ids, path, f"{calls.turn} {calls.draw()}")))
 
     # Questions to the processor
 
@@ -512,6 +538,7 @@ class SessionCore:
             self.waits,
             lambda: with_defaults(self.view.limits).model_ms,
             self.services.model_limit_s,
+            self.services.answers,
         )
 
     def recorder(self) -> Recorder:
@@ -537,6 +564,7 @@ class SessionCore:
             snapshots=view.snapshots,
             snapshot_call=self._snapshot_call,
             open_snapshot_call=self._open_snapshot_call,
+            answers=services.answers,
         )
 
     def keep_value(self, value: Json, what: str, artifact_type: str, fields: EnvelopeFields) -> StoredText:

@@ -49,7 +49,10 @@ class Runs:
         if resume and not metadata.get("run_id"):
             raise Invalid("invalid_value", "resume=True needs the run_id of the run")
         check_expected(mode, expected_ms, with_defaults(self._core.view.limits))
+        answers = self._core.services.answers
         run_id = metadata.get("run_id") or str(uuid.uuid4())
+        if answers is not None and not metadata.get("run_id"):
+            run_id = answers.take_run_id(task_type, run_id)
         texts = zip(given[:2], ("input", "plan"), strict=True)
         input_json, plan_json = (None if value is None else to_json_text(value, name) for value, name in texts)
         started = RunStarted(mode, task_type, input_json, plan_json, dict(given[2]))

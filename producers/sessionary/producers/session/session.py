@@ -14,6 +14,7 @@ from typing import Literal, Self, Unpack
 from sessionary.producers.agents.agent import Agent
 from sessionary.producers.context.model_call import ModelCall, send_usage
 from sessionary.producers.context.scope import (
+    EPOCH,
     BlockMetadata,
     EventMetadata,
     P,
@@ -801,6 +802,23 @@ class Session:
         Otherwise raises as `sync` does.
         """
         return Checkpoints(self.core).load(operation, checkpoint_id)
+
+    def now(self) -> datetime:
+        """Return the session's time in UTC: when its last event was made.
+
+        A replay has it again, so that code which depends on time does the same again: nothing is
+        recorded for it. It stands still between events: for the length of work, use your clock.
+        Before this object's first event, an activity is sent. Raises as `emit` does.
+        """
+        return EPOCH + timedelta(microseconds=self.core.now_us())
+
+    def random(self) -> float:
+        """Return a number from 0 to 1, 1 excluded, which a replay has again.
+
+        It follows from the session, its run, step or turn, and how many were drawn there before:
+        nothing is recorded for it, and a resumed run draws the same ones. It is no secret.
+        """
+        return self.core.draw()
 
     def turn(self, **metadata: Unpack[EventMetadata]) -> Turn:
         """Return a turn, one exchange with the session's user, for use in `with`.

@@ -10,7 +10,7 @@ from sessionary.producers.run_ports import Waits
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing.judged_event import MemoryQuota
 from sessionary.producers.testing.memory import InMemoryTransport, MemoryRequests
-from sessionary.producers.testing.memory_runs import MemoryFollows, MemoryRuns, MemoryTasks
+from sessionary.producers.testing.memory_runs import MemoryFollows, MemoryRecords, MemoryRuns, MemoryTasks
 from sessionary.producers.verdicts.notifications import OnFenced, OnPaused, OnRejected, OnResumed, OnTimedOut
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.records import CleanupRequest, MigrationRequest
@@ -41,7 +41,8 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         cleanups, migrations = _new_readers(memory, tenant, service_id, first=True)
         polls, poll_timer = memory, memory.core.polls
         ports = Ports(memory, memory, cleanups, polls=polls, poll_timer=poll_timer, runs=runs)
-        return ports._replace(waits=waits, follows=follows, migrations=migrations, tasks=MemoryTasks(memory, tenant))
+        ports = ports._replace(waits=waits, follows=follows, migrations=migrations, tasks=MemoryTasks(memory, tenant))
+        return ports._replace(records=lambda: MemoryRecords(memory))
 
     return Ports(
         memory,
@@ -56,6 +57,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         waits=waits,
         follows=follows,
         migrations=migrations,
+        records=lambda: MemoryRecords(memory),
     )
 
 

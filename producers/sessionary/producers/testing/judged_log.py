@@ -22,10 +22,10 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import FollowedState, HeldBy, MigrationView
+from sessionary.producers.run_ports import FollowedState, HeldBy, LogEntry, MigrationView
 from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, MemoryQuota, NamedSession
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
-from sessionary.schemas.events import OPERATORS, SessionRecovered, SessionResumed, SessionTakenOver
+from sessionary.schemas.events import OPERATORS, Heartbeat, SessionRecovered, SessionResumed, SessionTakenOver
 from sessionary.schemas.ids import (
     SessionId,
     SessionKey,
@@ -155,6 +155,7 @@ class Judge:
         limits: TenantLimits | None = None,
         *,
         asks_sessions: bool = False,
+        outages: bool = False,
     ) -> None:
         """Begin with empty partitions.
 
@@ -163,9 +164,11 @@ class Judge:
             now_ms: The clock, ms since the epoch.
             limits: The limits of each tenant; None: runs ask for no quota.
             asks_sessions: Whether sessions ask for one.
+            outages: Whether a stretch without records is an outage, as in a log of Kafka.
         """
         topic = TopicNames.with_prefix("memory").events
-        settings = PartitionSettings(topic, partitions, outage_ms=_NO_OUTAGE_MS, keys=MEMORY_KEYS)
+        settings = PartitionSettings(topic, partitions, keys=MEMORY_KEYS)
+        settings = settings if outages else settings._replace(outage_ms=_NO_OUTAGE_MS)
         self.quotas, self._asks_sessions = Quotas(limits), asks_sessions
         self.now_ms = now_ms
         self.audits: list[AuditRecord] = []
@@ -268,6 +271,10 @@ class Judge:
         state = self._states[partition]
         return [state.rows[key] for key in state.children(parent)]
 
+    def list_rows(self, partition: int) -> list[tuple[bytes, object]]:
+        """Return all rows of a partition with their keys, in any order."""
+        return list(self._states[partition].rows.items())
+
     def is_archived(self, partition: int, key: bytes) -> bool:
         """Return whether only a hash of the session's key remains."""
         return self._states[partition].is_packed(key)
@@ -320,7 +327,9 @@ class JudgedLog:
     take-overs are rejected.
     """
 
-    def __init__(self, partitions: int, now_ms: int, quota: MemoryQuota | None = None) -> None:
+    def __init__(
+        self, partitions: int, now_ms: int, quota: MemoryQuota | None = None, *, outages: bool = False
+    ) -> None:
         """Begin empty. The arguments are those of `Judge`."""
         slots = None if quota is None else quota.live_sessions
         limits = None if quota is None else TenantLimits(quota.concurrent_runs, quota.over)
@@ -328,7 +337,7 @@ class JudgedLog:
             limits = limits._replace(tokens=quota.tokens, token_window_s=quota.token_window_s)
         if limits is not None and slots is not None:
             limits = limits._replace(live_sessions=slots)
-        self.judge = Judge(partitions, now_ms, limits, asks_sessions=slots is not None)
+        self.judge = Judge(partitions, now_ms, limits, asks_sessions=slots is not None, outages=outages)
         self.records: list[OutRecord] = []
         self.judged: list[JudgedEvent] = []
         self.heartbeats: list[Event] = []
@@ -338,11 +347,14 @@ class JudgedLog:
         self._decoder = Decoder()
         self._keys: dict[str, bytes] = {}  # of the records, by session id
         self._verdicts: dict[tuple[int, int], Verdict] = {}
+        self.entries: list[LogEntry] = []  # all records as they were sent, heartbeats too
 
     def append_event(self, record: OutRecord) -> JudgedEvent:
         """Judge an event, keep it, and return it with its verdict."""
+        sent = record
         record, event = self._at_fake_time(record)
         judged = self._judge_event(record, event)
+        self._keep_entry(sent, judged)
         self.records.append(record)
         self.judged.append(judged)
         self._keys.setdefault(judged.session_id, record.key)
@@ -350,9 +362,48 @@ class JudgedLog:
 
     def append_heartbeat(self, record: OutRecord) -> None:
         """Judge a heartbeat and keep it."""
+        sent = record
         record, event = self._at_fake_time(record)
-        self._judge_event(record, event)
+        self._keep_entry(sent, self._judge_event(record, event))
         self.heartbeats.append(event)
+
+    def append_past(self, entry: LogEntry, *, has_times: bool) -> JudgedEvent | None:
+        """Judge an entry of another log at its time; return its event, if it is one.
+
+        `has_times`: the log has a record for each passing second; else clocks fire at their exact
+        times. What a server role signed is signed anew: its key is not known here. Raises
+        `DecodeError`.
+        """
+        judge = self.judge
+        while not has_times and (due_ms := judge.next_deadline_ms) is not None and due_ms < entry.at_ms:
+            judge.now_ms = max(judge.now_ms, due_ms)
+            judge.fire_timers()
+        judge.now_ms = max(judge.now_ms, entry.at_ms)
+        judge.fire_timers()
+        if entry.key is None:
+            return None
+        event, headers = self._decoder.decode_event(entry.value), list(entry.headers)
+        if any(name == SIGNATURE for name, _ in headers):
+            headers = [pair for pair in headers if pair[0] != SIGNATURE]
+            headers.append(MEMORY_KEYS.sign(entry.key, entry.value))
+        if not isinstance(event, Event):
+            judge.judge_record(partition_of(entry.key, self._partitions), entry.key, entry.value, headers)
+            return None
+        envelope = event.envelope
+        ids = (envelope.event_id, envelope.event_type, envelope.tenant_id, envelope.session_id)
+        numbers = (envelope.producer_id, envelope.producer_seq)
+        record = OutRecord(entry.key, entry.value, headers, *ids, *numbers)
+        judged = self._judge_event(record, event)
+        self._keys.setdefault(judged.session_id, record.key)
+        if isinstance(event.payload, Heartbeat):
+            self.heartbeats.append(event)
+            return None
+        self.records.append(record)
+        self.judged.append(judged)
+        return judged
+
+    def _keep_entry(self, record: OutRecord, judged: JudgedEvent) -> None:
+        self.entries.append(LogEntry(judged.offset, judged.at_ms, record.key, record.value, record.headers))
 
     def id_of(self, session: NamedSession | SessionId) -> str:
         """Return the id of a session that is named by its object or its id. Raises `Invalid`.

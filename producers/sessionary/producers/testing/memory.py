@@ -231,12 +231,13 @@ class MemoryCore:
         is_silent: The control API does not answer.
     """
 
-    def __init__(self, partitions: int, quota: MemoryQuota | None) -> None:
-        """Begin empty, at the present time."""
+    def __init__(self, partitions: int, quota: MemoryQuota | None, now_ms: int | None, *, outages: bool) -> None:
+        """Begin empty, at the present time unless `now_ms` is given."""
         from sessionary.producers.testing.judged_log import JudgedLog  # loads the processor's rules
 
         self.lock = threading.RLock()
-        self.log: JudgedLog = JudgedLog(partitions, time.time_ns() // 1_000_000, quota)
+        began_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        self.log: JudgedLog = JudgedLog(partitions, began_ms, quota, outages=outages)
         self.judge: Judge = self.log.judge
         self.timers: list[FakeHeartbeats] = []
         self.deliveries = Deliveries(self.judge, self.lock)
@@ -258,14 +259,23 @@ class InMemoryTransport:
     verdict. Several clients may share one memory: other agents, or a second process of one.
     """
 
-    def __init__(self, partitions: int = 4, quota: MemoryQuota | None = None) -> None:
-        """Begin empty, at the present time.
+    def __init__(
+        self,
+        partitions: int = 4,
+        quota: MemoryQuota | None = None,
+        *,
+        now_ms: int | None = None,
+        outages: bool = False,
+    ) -> None:
+        """Begin empty.
 
         Args:
             partitions: Number of partitions of the events topic.
             quota: Each tenant's quota; None: runs ask for none.
+            now_ms: The time, ms since the epoch; default: the present.
+            outages: A stretch without records is an outage, in which no clock fires.
         """
-        self.core = MemoryCore(partitions, quota)  # for sessionary's own modules
+        self.core = MemoryCore(partitions, quota, now_ms, outages=outages)  # for sessionary's own modules
         self._advancing = threading.Lock()
         self._pausing = threading.Lock()
         self._silenced: set[str] = set()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sessionary.producers.errors import SessionLost, Unavailable
@@ -16,6 +16,7 @@ from sessionary.producers.run_ports import (
     ExecutionView,
     FollowedState,
     HandoverView,
+    LogEntry,
     LogPosition,
     MessageView,
     RunAtWork,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 # Following the sessions of a memory: a stream reports the state at the time of the call.
 
 
+_BATCH = 500  # entries of a log that are read at once
 _LOOK_S = 0.5  # a memory that falls silent wakes none that waits
 
 
@@ -109,6 +111,24 @@ class MemoryFollows:
         with self._memory.core.lock:
             self._memory.core.log.follow_session(session_id)
         return MemoryStream(self._memory, session_id)
+
+
+class MemoryRecords:
+    """`RecordReads` of one memory. Thread-safe; never blocks."""
+
+    has_times = False
+
+    def __init__(self, memory: "InMemoryTransport") -> None:
+        """Read what was sent to `memory`."""
+        self._memory = memory
+
+    def read_log(self, key: SessionKey, timeout_s: float) -> Iterator[Sequence[LogEntry]]:
+        """Yield the entries of a session in batches."""
+        wanted = key.encoded()
+        with self._memory.core.lock:
+            entries = [entry for entry in self._memory.core.log.entries if entry.key == wanted]
+        for first in range(0, len(entries), _BATCH):
+            yield entries[first : first + _BATCH]
 
 
 class MemoryTasks:

@@ -6,9 +6,10 @@
     runs           `run list`, `show`, `resume`: runs, and the effect of resuming one
     comparing      `run compare`: two runs, or two sessions, side by side
     decisions      `session why`: why a session's agent acted
+    simulate       `session simulate`: what another result in one event would have changed
     following      `session follow`: each committed change of one session
     past           `session at`, `diff`: a session's state at a point of its history
 
-They read ClickHouse; `session show` and the page also ask the processor. `session follow`,
-`session conversation` and `run` ask it alone.
+`session simulate` folds the log of Kafka. The others read ClickHouse; `session show` and the page
+also ask the processor. `session follow`, `session conversation` and `run` ask it alone.
 """

@@ -1,0 +1,229 @@
+"""Answers the calls of a replay from the record, by name and input, in their order.
+
+Nothing is executed, unless it is a fork: that makes what the record does not have, in a session of
+its own, and blocks what would have an effect.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from threading import RLock
+from typing import Any, Final, Literal, NamedTuple
+
+from sessionary.producers.client_core.sessions import KnownSession
+from sessionary.producers.context.scope import AskedCall
+from sessionary.producers.errors import Invalid
+from sessionary.producers.ports import Json
+from sessionary.producers.replay.calls import RecordedCall, call_key, describe_call, given_parameters
+from sessionary.producers.replay.errors import (
+    NotReplayable,
+    ReplayBlocked,
+    ReplayError,
+    ReplayMiss,
+    recorded_failure,
+)
+from sessionary.producers.replay.record import Point, SessionRecord
+from sessionary.producers.replay.script import Script
+from sessionary.schemas.events import RunStarted
+from sessionary.schemas.ids import SessionId
+
+ReplayMode = Literal["strict", "stub", "fork"]
+"""What becomes of a call that the record does not have."""
+_MODES: Final = ("strict", "stub", "fork")
+_CAPTURE = (
+    "the record has no result of it: decorate the function with @traced(..., capture=True), or make the call in a "
+    "step of a run, and record the session anew"
+)
+
+
+class MissedCall(NamedTuple):
+    """A call that the record does not have, for `stub`.
+
+    Attributes:
+        kind: `tool`, `step`, or `traced` for reported work such as a call of a model.
+        name: Name of the tool or the step.
+        parameters: The arguments by name, as JSON has them.
+    """
+
+    kind: str
+    name: str
+    parameters: Json
+
+
+Stub = Callable[[MissedCall], Json]
+"""Returns the result of a call that the record does not have, or raises as the call would."""
+
+
+class ReplayPlan(NamedTuple):
+    """The parameters of a replay, as `SessionClient.replay` takes them."""
+
+    session: SessionId | KnownSession
+    at: Point = None
+    mode: ReplayMode = "strict"
+    stub: Stub | None = None
+    allow: Collection[str] = ()
+    timeout_s: float = 30.0
+
+    def check(self, *, has_baseline: bool) -> None:
+        """Raise `Invalid` for parameters that make no sense together."""
+        wrong = None
+        if self.mode not in _MODES:
+            wrong = f"mode is {self.mode!r}: use 'strict', 'stub' or 'fork'"
+        elif (self.mode == "stub") is not (self.stub is not None):
+            wrong = "a stub is for mode='stub', which needs one"
+        elif isinstance(self.allow, str) or (self.allow and self.mode != "fork"):
+            wrong = "allow is a list of names of tools, for mode='fork'"
+        elif has_baseline and self.mode != "fork":
+            wrong = "a baseline is for mode='fork': any other replay is itself compared with the record"
+        if wrong is not None:
+            raise Invalid("invalid_value", wrong)
+
+
+class ReplayCounts(NamedTuple):
+    """How many calls a replay answered from the record, and what became of the others."""
+
+    served: int = 0
+    missed: int = 0
+    blocked: int = 0
+    executed: int = 0
+
+    def __str__(self) -> str:
+        return f"served {self.served}, missed {self.missed}, blocked {self.blocked}, executed {self.executed}"
+
+
+class Answers:
+    """`CallAnswers` of one replay. Thread-safe.
+
+    Attributes:
+        counts: What was answered so far.
+        failure: The first error by which the replay stopped a call, if there was one.
+    """
+
+    def __init__(
+        self,
+        record: SessionRecord,
+        script: Script,
+        mode: ReplayMode,
+        stub: Stub | None,
+        allow: Collection[str],
+        load: Callable[[str | None], Json],
+    ) -> None:
+        """`load`: returns the value of an event's JSON; large ones are read only here."""
+        self.counts = ReplayCounts()
+        self.failure: ReplayError | None = None
+        self._record, self._script, self._mode = record, script, mode
+        self._stub, self._allow, self._load = stub, allow, load
+        self._lock = RLock()
+        self._left: dict[str, deque[RecordedCall]] = {}
+        for call in record.calls:
+            self._left.setdefault(call.key, deque()).append(call)
+        self._run_ids: dict[str, deque[str]] = {}
+        for each in record.events:
+            payload, run_id = each.event.payload, each.event.envelope.run_id
+            if each.is_own and isinstance(payload, RunStarted) and run_id is not None:
+                self._run_ids.setdefault(payload.task_type, deque()).append(run_id)
+        self._recorded_ids: dict[str, str] = {}
+        self._names_parent = False  # whether a fork's session has named its parent
+
+    # What `CallAnswers` says
+
+    def recorded_id(self, new_id: str) -> str:
+        """Return the id that a session or run has in the record."""
+        return self._recorded_ids.get(new_id, new_id)
+
+    def now_us(self) -> int:
+        """Return when the last event occurred that was sent again, in µs since the epoch."""
+        return self._script.now_us
+
+    def take_session_id(self, new_id: str) -> str:
+        """Return the id of the session that is replayed, once; a fork has an id of its own."""
+        with self._lock:
+            if self._script.session_id is not None:
+                return new_id
+            recorded = self._record.key.session_id
+            self._script.session_id = new_id if self._mode == "fork" else recorded
+            self._recorded_ids[self._script.session_id] = recorded
+            return self._script.session_id
+
+    def take_parent(self, parent_id: str | None) -> str | None:
+        """Return the parent of a new session: a fork names the session that it is one of."""
+        with self._lock:
+            recorded = self._record.key.session_id
+            if self._mode != "fork":
+                self._script.session_id = self._script.session_id or recorded
+                return parent_id
+            is_first, self._names_parent = not self._names_parent, True
+            return recorded if is_first else parent_id
+
+    def take_run_id(self, task_type: str, new_id: str) -> str:
+        """Return the id of the next run of a kind; a fork has its own."""
+        with self._lock:
+            waiting = self._run_ids.get(task_type)
+            if not waiting:
+                return new_id
+            recorded = waiting.popleft()
+            run_id = new_id if self._mode == "fork" else recorded
+            self._recorded_ids[run_id] = recorded
+            return run_id
+
+    def answer(self, call: AskedCall) -> Any:
+        """Answer a call. Raises `ReplayError`, and what the call raised in the record."""
+        self._script.check_target()
+        parameters = None
+        if call.given is not None:
+            parameters = given_parameters(call.given, None if call.kind == "step" else {})
+        with self._lock:
+            found = self._take(call, parameters)
+            if found is not None and not found.runs:
+                self.counts = self.counts._replace(served=self.counts.served + 1)
+        if found is None:
+            return self._miss(call, parameters)
+        if found.runs:
+            return call.execute()
+        if found.error is not None:
+            raise recorded_failure(found.error)
+        return self._load(found.result_json)
+
+    def _take(self, call: AskedCall, parameters: Json) -> RecordedCall | None:
+        """Return the next equal call of the record that can be answered; None if there is none."""
+        waiting = self._left.get(call_key(call.name, parameters))
+        if not waiting:
+            return None
+        if call.kind == "block" and not waiting[0].runs:
+            return None
+        if not waiting[0].is_known and not waiting[0].runs:
+            return None
+        return waiting.popleft()
+
+    def _miss(self, call: AskedCall, parameters: Json) -> Any:
+        came = describe_call(call.name, parameters)
+        with self._lock:
+            self.counts = self.counts._replace(missed=self.counts.missed + 1)
+            unknown = call.given is None or any(
+                not each.is_known and not each.runs and each.name == call.name
+                for waiting in self._left.values()
+                for each in waiting
+            )
+            expected = min((waiting[0] for waiting in self._left.values() if waiting), key=_place, default=None)
+            is_blocked = call.writes and call.name not in self._allow
+            if self._mode == "fork":
+                made = {"blocked": self.counts.blocked + 1} if is_blocked else {"executed": self.counts.executed + 1}
+                self.counts = self.counts._replace(**made)
+        if self._mode == "fork":
+            if is_blocked:
+                raise self._stop(ReplayBlocked(call.name, came))
+            return call.execute()
+        if self._mode == "stub" and self._stub is not None and call.kind != "block":
+            return self._stub(MissedCall(call.kind, call.name, parameters))
+        self._script.check_end()
+        if unknown:
+            raise self._stop(NotReplayable(f"{came} is not replayable: {_CAPTURE}"))
+        session_id = self._record.key.session_id
+        raise self._stop(ReplayMiss(session_id, None if expected is None else f"{expected}", came))
+
+    def _stop(self, error: ReplayError) -> ReplayError:
+        self.failure = self.failure or error
+        return error
+
+
+def _place(call: RecordedCall) -> int:
+    return call.offset

@@ -1,0 +1,248 @@
+"""The calls in a session's record: their keys, and which of them the record can answer. Pure."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from sessionary.producers.context.captured_call import CUT_MARK
+from sessionary.producers.durable.call_keys import canonical_text
+from sessionary.producers.durable.large_values import VALUE_BYTES_MAX, reference_in
+from sessionary.producers.errors import Invalid
+from sessionary.producers.ports import Json
+from sessionary.producers.process.safe_text import any_json_text
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import (
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    ToolCallFailed,
+    ToolCallResolved,
+    ToolCallStarted,
+    ToolCallSucceeded,
+)
+from sessionary.schemas.types import ErrorInfo
+
+CallKind = Literal["tool", "step", "traced", "client"]
+_SHOWN = 300  # characters of a call's parameters, in errors
+# Steps of the client itself, which it does again: a question in a run, and the loop over a list.
+_QUESTION = re.compile(r"(.*/)?ask \[[0-9a-f]+\]( #\d+)?")
+_LIST_INPUT = '{"items":true}'
+
+
+def call_key(name: str, parameters: Json) -> str:
+    """Return the key by which a call finds its answer: the same in each process.
+
+    SHA-256, as 64 hex digits, over the canonical JSON of the tool's name and its parameters, with
+    sorted keys. A step has the step's name.
+    """
+    parts = {"tool_name": name, "parameters": parameters}
+    try:
+        text = canonical_text(parts)
+    except Invalid:  # a number beyond doubles, which only reported calls may have
+        text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parameters_of(text: str | None) -> Json:
+    """Return a call's parameters by their JSON; None if they are not known.
+
+    Of large ones, of which the record may have a reference only, that is their SHA-256.
+    """
+    if text is None:
+        return None
+    value = json.loads(text)
+    reference = reference_in(value)
+    if reference:
+        return {"sha256": reference.rpartition(":")[2]}
+    if len(text.encode()) > VALUE_BYTES_MAX:
+        return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return value
+
+
+def given_parameters(given: Mapping[str, Json], otherwise: Json) -> Json:
+    """Return the parameters of a call that is made now, as `parameters_of` those of the record.
+
+    `otherwise`: what the record has of those that JSON cannot hold.
+    """
+    try:
+        return parameters_of(any_json_text(dict(given), "parameters"))
+    except Invalid:
+        return otherwise
+
+
+def describe_call(name: str, parameters: Json) -> str:
+    """Return a call for people: its name with its parameters."""
+    if parameters is None:
+        return f"{name}(…)"
+    text = json.dumps(parameters, ensure_ascii=False)
+    return f"{name}({text if len(text) <= _SHOWN else text[:_SHOWN] + '…'})"
+
+
+class RecordedCall(NamedTuple):
+    """One try of a call, or one attempt at a step, with its outcome.
+
+    Attributes:
+        kind: `tool`: a call of a tool; `step`: a step of a run; `traced`: reported work;
+            `client`: a step of the client's own, which it does again.
+        name: The tool's, or the step's.
+        parameters: As `parameters_of` returns them; None: the record does not have them.
+        offset: Of the event that began it.
+        result_json: The result's JSON, or a reference of the artifact that has it.
+        error: The failure, if it failed.
+        is_known: The record has its outcome, with the result if it succeeded.
+        runs: It is answered by the calls in it, which the record has: its own code runs again.
+    """
+
+    kind: CallKind
+    name: str
+    parameters: Json
+    offset: int
+    result_json: str | None = None
+    error: ErrorInfo | None = None
+    is_known: bool = False
+    runs: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key by which calls find it."""
+        return call_key(self.name, self.parameters)
+
+    def __str__(self) -> str:
+        return f"{describe_call(self.name, self.parameters)} at offset {self.offset}"
+
+
+class FoundCalls(NamedTuple):
+    """The calls of a record in their order, and what happened inside those that are answered whole.
+
+    `inside`: offsets of the events that the answered calls sent. Their code does not run again, so
+    a replay does not send them.
+    """
+
+    calls: Sequence[RecordedCall]
+    inside: frozenset[int]
+
+
+def find_calls(events: Sequence[tuple[int, Event]]) -> FoundCalls:
+    """Return the calls of a session's events, which are given with their offsets, in order."""
+    return _CallFinder(events).find()
+
+
+class _CallFinder:
+    """Pairs the beginnings of calls with their ends, and finds which call is in which."""
+
+    def __init__(self, events: Sequence[tuple[int, Event]]) -> None:
+        self._events = events
+        self._open: dict[tuple[str, str], str] = {}  # event ids of beginnings
+        self._calls: dict[str, RecordedCall] = {}  # by the id of the event that began it
+        self._outer: dict[str, str] = {}  # by the id of an event, the call that it happened in
+        self._children: dict[str, list[str]] = {}
+        self._ends: dict[int, str] = {}  # by the offset of an end, the id of its beginning
+        self._over: set[str] = set()  # event ids of the beginnings that have an end
+
+    def find(self) -> FoundCalls:
+        for offset, event in self._events:
+            self._note_cause(event)
+            self._note_call(offset, event)
+        for event_id in self._calls:
+            self._children.setdefault(self._outer.get(event_id, ""), []).append(event_id)
+        calls, inside = list[RecordedCall](), set[int]()
+        for offset, event in self._events:
+            event_id = event.envelope.event_id
+            if self._is_inside(self._ends.get(offset, event_id)):
+                inside.add(offset)
+            elif event_id in self._calls and self._is_asked(event_id):
+                calls.append(self._calls[event_id]._replace(runs=self._runs(event_id)))
+        return FoundCalls(calls, frozenset(inside))
+
+    def _note_cause(self, event: Event) -> None:
+        cause = event.envelope.causation_id
+        if cause is None:
+            return
+        outer = cause if cause in self._calls else self._outer.get(cause)
+        if outer is not None:
+            self._outer[event.envelope.event_id] = outer
+
+    def _note_call(self, offset: int, event: Event) -> None:
+        payload, envelope = event.payload, event.envelope
+        step_id = envelope.step_id or ""
+        if isinstance(payload, ToolCallStarted):
+            self._open[payload.tool_call_id, f"{payload.try_number}"] = envelope.event_id
+            self._open[payload.tool_call_id, ""] = envelope.event_id
+            parameters = parameters_of(payload.args_json)
+            self._calls[envelope.event_id] = RecordedCall("tool", payload.tool_name, parameters, offset)
+        elif isinstance(payload, StepStarted):
+            self._open[step_id, payload.name] = envelope.event_id
+            kind: CallKind = "step" if payload.attempt else "traced"
+            if payload.attempt and (payload.input_json == _LIST_INPUT or _QUESTION.fullmatch(payload.name)):
+                kind = "client"
+            parameters = parameters_of(payload.input_json)
+            self._calls[envelope.event_id] = RecordedCall(kind, payload.name, parameters, offset)
+        elif isinstance(payload, ToolCallSucceeded):
+            self._end(offset, (payload.tool_call_id, f"{payload.try_number}"), payload.result_json, None)
+        elif isinstance(payload, ToolCallFailed):
+            self._end(offset, (payload.tool_call_id, f"{payload.try_number}"), None, payload.error)
+        elif isinstance(payload, ToolCallResolved) and payload.outcome == "succeeded":
+            self._end(offset, (payload.tool_call_id, ""), payload.result_json or "null", None)
+        elif isinstance(payload, StepSucceeded):
+            self._end(offset, (step_id, payload.name), payload.output_json, None)
+        elif isinstance(payload, StepFailed):
+            self._end(offset, (step_id, payload.name), None, payload.error)
+
+    def _end(self, offset: int, key: tuple[str, str], result_json: str | None, error: ErrorInfo | None) -> None:
+        event_id = self._open.get(key)
+        if event_id is None:
+            return
+        self._ends[offset] = event_id
+        call = self._calls[event_id]
+        is_known = error is not None or (result_json is not None and not _is_cut(result_json))
+        # A failure of work that is not captured tells nothing of its arguments.
+        is_known = is_known and (call.parameters is not None or call.kind == "step")
+        self._calls[event_id] = call._replace(result_json=result_json, error=error, is_known=is_known)
+        self._over.add(event_id)
+
+    def _is_asked(self, event_id: str) -> bool:
+        """Return whether a replay asks for a call: one with an end, or the step of the end."""
+        call = self._calls[event_id]
+        if event_id in self._over or call.kind != "step":
+            return event_id in self._over and call.kind != "client"
+        later = (self._calls[each] for each in self._over)
+        return self._runs(event_id) and all(each.offset < call.offset or each.key != call.key for each in later)
+
+    def _runs(self, event_id: str) -> bool:
+        """Return whether the calls in a call answer it: there are some, and all can be answered."""
+        call = self._calls[event_id]
+        if call.kind == "tool" or (call.kind == "traced" and call.is_known):
+            return False
+        inner = self._inner(event_id)
+        return bool(inner) and all(map(self._is_answered, inner))
+
+    def _is_answered(self, event_id: str) -> bool:
+        if self._calls[event_id].kind == "client":
+            return all(map(self._is_answered, self._inner(event_id)))
+        return self._calls[event_id].is_known or self._runs(event_id)
+
+    def _inner(self, event_id: str) -> list[str]:
+        return [each for each in self._children.get(event_id, ()) if each in self._over]
+
+    def _is_inside(self, event_id: str) -> bool:
+        """Return whether an event happened in a call that is answered whole."""
+        outer = self._outer.get(event_id)
+        while outer is not None:
+            call = self._calls[outer]
+            if call.kind != "client" and call.is_known and not self._runs(outer):
+                return True
+            outer = self._outer.get(outer)
+        return False
+
+
+def _is_cut(result_json: str) -> bool:
+    """Return whether a captured result is the beginning of a value only."""
+    if CUT_MARK not in result_json:
+        return False
+    value = json.loads(result_json)
+    if isinstance(value, list):
+        last = value[-1] if value else None
+        return isinstance(last, str) and last.startswith(f"{CUT_MARK} ") and last.endswith(" more")
+    return isinstance(value, dict) and value.keys() == {"text", "type", "bytes"}

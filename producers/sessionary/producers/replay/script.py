@@ -1,0 +1,221 @@
+"""Compares the events of a replay with those of the record, and does again what others did.
+
+What two runs of the same code give differently, such as ids and durations, does not count.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
+from typing import Any, Final
+
+from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Transport
+from sessionary.producers.replay.record import RecordedEvent, SessionRecord
+from sessionary.schemas.codec import Decoder, Event, encode_event
+from sessionary.schemas.events import UsageRecorded
+
+# Fields that say which process did it, when, and by which try.
+_FREE: Final = frozenset(
+    {
+        *("tool_call_id", "idem_key", "execution_time_ms", "duration_ms", "try_number", "attempt"),
+        *("updating_at", "persisting_at", "snapshot_id", "parent_snapshot_id", "from_snapshot_id"),
+        *("to_snapshot_id", "from_snapshot_id", "checkpoint_id", "artifact_id", "uri", "elapsed_s"),
+        *("time_to_first_token_ms", "retry_of", "due_at", "question_id", "last_item_id", "data_json"),
+    }
+)
+# What a process does because another one died, or a person asked; code that runs once need not.
+_OF_PROCESSES: Final = frozenset(
+    {
+        *("session_resumed", "session_taken_over", "session_recovered", "session_timed_out", "step_skipped"),
+        *("run_resumed", "resources_released", "requests_repeated", "artifact_soft_deleted", "artifact_purged"),
+        *("tool_call_unknown", "tool_call_resolved"),
+        *("artifact_created", "artifact_completed"),  # large values, which answered calls do not keep again
+    }
+)
+
+
+class TargetReached(BaseException):
+    """Stops the agent's code at the point up to which it is replayed; no `except` is to hold it."""
+
+
+class Script:
+    """The events that a replay is to send again. Thread-safe.
+
+    Attributes:
+        session_id: The session that is replayed, once it is known.
+        now_us: When the last event occurred that was sent again, µs since the epoch.
+        is_reached: The agent has come to the point.
+    """
+
+    def __init__(self, record: SessionRecord, *, stops: bool) -> None:
+        """`stops`: the agent's code stops at the point, if one was given."""
+        self._stops = stops and not record.is_whole
+        self.session_id: str | None = None
+        self.now_us = record.events[0].event.envelope.occurred_at
+        self.is_reached = False
+        self._record, self._lock = record, RLock()
+        self._inside = record.found.inside
+        self._left: dict[str, deque[RecordedEvent]] = {}
+        for each in record.events:
+            if each.is_own and each.offset not in self._inside:
+                self._left.setdefault(_form_of(each.event), deque()).append(each)
+        self._sent: set[int] = set()  # offsets of the events that were sent again
+        self._next = 0  # the first event of the record that was neither sent again nor done again
+        self._others: list[str] = []  # what the record does not have
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all events of the record were sent again."""
+        return self._next >= len(self._record.events)
+
+    def check_target(self) -> None:
+        """Raise `TargetReached` once the agent has come to the point."""
+        if self.is_reached:
+            raise TargetReached
+
+    def check_end(self) -> None:
+        """Raise `TargetReached` for a call that the record up to the point does not have.
+
+        Only if all that it has was sent again: then the call is the first one after the point.
+        """
+        if self._stops and self.is_over:
+            self.is_reached = True
+            raise TargetReached
+
+    def is_next(self, event: Event) -> bool:
+        """Return whether the record has an event that was not sent again yet."""
+        with self._lock:
+            return bool(self._left.get(_form_of(event)))
+
+    def note(self, event: Event, redo: Callable[[RecordedEvent], None]) -> None:
+        """Note an event that was sent; `redo` takes what others did next."""
+        with self._lock:
+            waiting = self._left.get(_form_of(event))
+            if waiting:
+                found = waiting.popleft()
+                self._sent.add(found.offset)
+                self.now_us = max(self.now_us, found.event.envelope.occurred_at)
+            elif event.envelope.event_type not in _OF_PROCESSES:
+                self._others.append(_describe(event))
+            self.go_on(redo)
+
+    def go_on(self, redo: Callable[[RecordedEvent], None]) -> None:
+        """Let `redo` do again what others did up to the next event of the agent."""
+        with self._lock:
+            events = self._record.events
+            while self._next < len(events) and self._may_pass(event := events[self._next]):
+                self._next += 1
+                if not event.is_own:
+                    redo(event)
+            if self.is_over and self._stops:
+                self.is_reached = True
+
+    def _may_pass(self, event: RecordedEvent) -> bool:
+        is_free = not event.is_own or event.offset in self._inside or event.event_type in _OF_PROCESSES
+        return is_free or event.offset in self._sent
+
+    def find_difference(self) -> str | None:
+        """Return the first difference from the record, for people; None if there is none."""
+        left = [each for waiting in self._left.values() for each in waiting]
+        missing = [each for each in left if each.event_type not in _OF_PROCESSES and not self._is_unended(each)]
+        if missing:
+            first = min(missing, key=lambda each: each.offset)
+            came = f"; instead it sent {self._others[0]}" if self._others else ""
+            return f"the record has {_describe(first.event)} at offset {first.offset}, the replay has not{came}"
+        return f"the replay has {self._others[0]}, which the record has not" if self._others else None
+
+    def _is_unended(self, event: RecordedEvent) -> bool:
+        """Return whether an event began a call that has no end in the record: its process died."""
+        if event.event_type not in ("tool_call_started", "step_started"):
+            return False
+        return all(call.offset != event.offset for call in self._record.calls) and not self._is_client_step(event)
+
+    def _is_client_step(self, event: RecordedEvent) -> bool:
+        step_id = event.event.envelope.step_id
+        ended = ("step_succeeded", "step_failed")
+        return any(
+            each.event.envelope.step_id == step_id and each.event_type in ended
+            for each in self._record.events
+            if event.event_type == "step_started"
+        )
+
+
+class ScriptedTransport:
+    """A transport that notes what the replayed session sends. Thread-safe."""
+
+    def __init__(self, inner: Transport, script: Script, *, redoes: bool) -> None:
+        """`redoes`: what others did in the record is sent, too."""
+        self._inner, self._script, self._redoes = inner, script, redoes
+        self._decoder = Decoder()
+
+    @property
+    def may_block(self) -> bool:
+        """As the inner one."""
+        return self._inner.may_block
+
+    @property
+    def counters(self) -> Counters:
+        """Those of the inner one."""
+        return self._inner.counters
+
+    @property
+    def backlog(self) -> Backlog:
+        """That of the inner one."""
+        return self._inner.backlog
+
+    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        """Send a record, and note it. Raises `TargetReached`, and as the inner one."""
+        if record.session_id != self._script.session_id:
+            self._inner.send(record, on_receipt)
+            return
+        self._script.check_target()
+        event = self._decoder.decode_event(record.value)
+        assert isinstance(event, Event)
+        if not self._redoes and isinstance(event.payload, UsageRecorded) and self._script.is_next(event):
+            # It was used once, in the session that this is a fork of.
+            nothing = UsageRecorded(event.payload.model, 0, 0, 0, 0, is_timeout_retry=False)
+            record = record._replace(value=encode_event(event._replace(payload=nothing)))
+        self._inner.send(record, on_receipt)
+        self._script.note(event, self.redo)
+
+    def redo(self, event: RecordedEvent) -> None:
+        """Send what another one sent in the record."""
+        if self._redoes:
+            self._inner.send(event.sent)
+
+    def send_heartbeat(self, record: OutRecord) -> None:
+        """Send a heartbeat."""
+        self._inner.send_heartbeat(record)
+
+    def flush(self, timeout_s: float) -> int:
+        """As the inner one."""
+        return self._inner.flush(timeout_s)
+
+    def close(self, timeout_s: float) -> int:
+        """As the inner one."""
+        return self._inner.close(timeout_s)
+
+
+def _form_of(event: Event) -> str:
+    """Return what two equal events have in common, as text."""
+    name = event.envelope.event_type
+    plain = _plain(event.payload)
+    if name == "step_started":
+        plain.pop("reason", None)
+    return f"{name} {json.dumps(plain, sort_keys=True, default=str)}"
+
+
+def _plain(value: Any) -> Any:
+    fields = getattr(value, "_asdict", None)
+    if fields is not None:
+        return {name: _plain(each) for name, each in fields().items() if name not in _FREE}
+    if isinstance(value, Mapping):
+        return {f"{name}": _plain(each) for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _describe(event: Event) -> str:
+    text = json.dumps({name: each for name, each in _plain(event.payload).items() if each is not None}, default=str)
+    return f"{event.envelope.event_type} {text if len(text) <= 300 else text[:300] + '…'}"

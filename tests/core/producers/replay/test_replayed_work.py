@@ -1,0 +1,342 @@
+"""What a replay answers and does again: failures, steps, questions, large values, time, agents."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.producers import AsyncSession, AsyncSessionClient, Retry, Session, SessionClient, tool, traced
+from sessionary.producers.artifacts import ArtifactLibrary
+from sessionary.producers.replay.answers import ReplayCounts
+from sessionary.producers.replay.errors import NotReplayable
+from sessionary.producers.testing import InMemoryTransport, memory_client
+
+made = Counter[str]()
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    made.clear()
+
+
+class OutOfStock(Exception):
+    """An error of the agent's own."""
+
+
+@tool(effect="read", retry=Retry(retries=2, base_ms=1))
+def stock(item: str) -> int:
+    made["stock"] += 1
+    if item == "none":
+        raise OutOfStock("no such item")
+    if made["stock"] == 1:
+        raise ConnectionError("the line is down")
+    return made["stock"]
+
+
+def count_stock(session: Session) -> list[object]:
+    found: list[object] = [stock("screws")]
+    try:
+        stock("none")
+    except OutOfStock as error:
+        found.append(f"{error}")
+    return found
+
+
+def test_failures_happen_again_with_their_classes_and_retries() -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = count_stock(session)
+    assert outcome == [2, "no such item"]
+    assert made == {"stock": 3}
+    with client.replay(session) as replay, replay.session() as again:
+        assert count_stock(again) == outcome
+    assert replay.difference is None
+    assert (replay.counts, made) == (ReplayCounts(served=3), {"stock": 3})
+    assert [each.event_type for each in replay.record.faults] == ["tool_call_failed"] * 2
+    assert len(replay.record.calls) == 3
+
+
+@traced("llm")
+def ask_uncaptured(prompt: str) -> str:
+    made["llm"] += 1
+    return prompt
+
+
+@traced("llm", capture=True)
+def ask_captured(prompt: str) -> str:
+    made["llm"] += 1
+    return f"{prompt}!"
+
+
+def call_uncaptured(session: Session) -> None:
+    ask_uncaptured("hello")
+
+
+def call_bare_block(session: Session) -> None:
+    with session.llm("m-1") as call:
+        made["llm"] += 1
+        call.tokens_in = 5
+
+
+@pytest.mark.parametrize("agent", [call_uncaptured, call_bare_block])
+def test_a_call_without_a_recorded_result_is_not_replayable_and_says_what_to_do(agent: Any) -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        agent(session)
+    replay = client.replay(session)
+    with pytest.raises(NotReplayable, match=r"is not replayable: .*capture=True"), replay, replay.session() as again:
+        agent(again)
+    assert (replay.counts, made) == (ReplayCounts(missed=1), {"llm": 1})
+
+
+def test_a_block_of_a_model_is_replayed_by_the_captured_function_in_it() -> None:
+    def agent(session: Session) -> str:
+        with session.llm("m-1") as call:
+            answer = ask_captured("hello")
+            call.tokens_in, call.tokens_out = 5, len(answer)
+        return answer
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        agent(session)
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == "hello!"
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=1), {"llm": 1})
+    assert replay.record.tokens == 11
+
+
+def test_a_step_is_answered_whole_or_by_the_calls_in_it() -> None:
+    def work(session: Session) -> list[object]:
+        with session.run("work") as run:
+            plain = run.step("plain", lambda: made.update(["plain"]) or 7)
+            bare = run.step("bare", lambda: [ask_uncaptured("x"), made.update(["bare"])][0])
+            deep = run.step("deep", lambda: made.update(["deep"]) or ask_captured("y"))
+            listed = [run.step("each", ask_captured, item) for item in run.items("abc", name="letters", every=2)]
+            run.result = [plain, bare, deep]
+        return [plain, bare, deep, listed]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = work(session)
+    assert outcome == [7, "x", "y!", ["a!", "b!", "c!"]]
+    once = dict(made)
+    with client.replay(session) as replay, replay.session() as again:
+        assert work(again) == outcome
+    assert replay.difference is None
+    # The agent's own code around recorded calls runs again; nothing else does.
+    assert made == {**once, "deep": 2}
+    assert replay.counts == ReplayCounts(served=6)
+
+
+def test_a_question_is_answered_as_it_was() -> None:
+    def agent(session: Session) -> list[bool]:
+        first = session.ask("Deploy?").approved
+        with session.run("deploy") as run:
+            second = run.step("sure", lambda: session.ask("Sure?").approved)
+        return [first, second]
+
+    client, memory = memory_client()
+    memory.operator.answer_with(lambda question: question == "Deploy?")
+    with client.session(user_id="u1") as session:
+        assert agent(session) == [True, False]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == [True, False]
+    assert (replay.difference, replay.counts.missed) == (None, 0)
+    assert sum(not each.is_own for each in replay.record.interactions) == 2
+
+
+def test_time_and_chance_are_those_of_the_record() -> None:
+    def agent(session: Session) -> list[object]:
+        session.activity("a")
+        drawn: list[object] = [session.now(), session.random(), session.random()]
+        with session.run("draw") as run:
+            drawn += run.step("in", lambda: [session.random(), ask_captured(f"{session.now()}")])
+        return drawn
+
+    client, memory = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = agent(session)
+    memory.advance(5)
+    assert len(set(map(str, outcome))) == 5
+    for mode in ("strict", "fork"):
+        with client.replay(session, mode=mode) as replay, replay.session() as again:
+            assert agent(again) == outcome
+        assert replay.counts == ReplayCounts(served=1)
+    with client.session(user_id="u1") as other:
+        assert agent(other)[1:3] != outcome[1:3]
+
+
+def test_large_values_are_loaded_only_when_they_are_asked_for(tmp_path: Path) -> None:
+    """R-003-67: 1,000 steps run no tool, are read in batches, and load the asked payloads only."""
+
+    class CountingLibrary(ArtifactLibrary):
+        loads = 0
+
+        def load(self, artifact: Any) -> bytes:
+            CountingLibrary.loads += 1
+            return super().load(artifact)
+
+    def read_page(number: int) -> str:
+        made["page"] += 1
+        return "x" * (300_000 if number % 500 == 0 else 1)
+
+    def agent(session: Session, pages: int) -> int:
+        with session.run("read") as run:
+            return sum(len(run.step("page", read_page, number)) for number in range(pages))
+
+    library = CountingLibrary(tmp_path)
+    client, memory = memory_client(artifacts=library)
+    with client.session(user_id="u1") as session:
+        total = agent(session, 1_000)
+    assert total == 2 * 300_000 + 998
+    made.clear()
+    CountingLibrary.loads = 0
+    bodies = sorted(tmp_path.rglob("*"))
+    with client.replay(session) as replay, replay.session() as again:
+        assert CountingLibrary.loads == 0
+        assert agent(again, 1_000) == total
+    assert (replay.difference, made) == (None, {})
+    assert replay.counts == ReplayCounts(served=1_000)
+    assert replay.record.batches == -(-len(memory.core.log.entries) // 500)
+    assert CountingLibrary.loads == 2
+    assert sorted(tmp_path.rglob("*")) == bodies  # nothing is written there either
+    with client.replay(session, at=replay.record.events[40].offset) as short, short.session() as again:
+        agent(again, 1_000)
+    assert (short.is_reached, short.difference, CountingLibrary.loads) == (True, None, 3)
+
+
+def test_all_five_classes_of_the_history_are_in_the_record() -> None:
+    """R-003-10: calls, reasoning, context, interactions and faults match what was done."""
+    client, memory = memory_client()
+    memory.operator.answer_with(lambda question: True)
+    with client.session(user_id="u1") as session, session.turn():
+        session.message("user", "go")
+        session.ask("Go?")
+        with session.run("r") as run:
+            run.step("think", lambda: 1)
+        ask_captured("p")
+        count_stock(session)
+        session.message("assistant", "done")
+        session.error(ConnectionError("gone"))
+        session.recover()
+    with client.replay(session) as replay:
+        record = replay.record
+    assert [(call.kind, call.name) for call in record.calls] == [
+        ("step", "think"),
+        ("traced", "llm ask_captured"),
+        *[("tool", "stock")] * 3,
+    ]
+    assert [call.result_json for call in record.calls][:2] == ["1", '"p!"']
+    assert [each.event_type for each in record.reasoning] == ["step_started", "step_succeeded"] * 2
+    offsets = [each.offset for each in record.events if each.event_type == "message_appended"]
+    assert [[each.content for each in record.context(offset)] for offset in offsets] == [["go"], ["go", "done"]]
+    outside = [each.event_type for each in record.interactions]
+    assert outside == [
+        "session_resumed",
+        *("tool_call_started", "tool_call_failed", "tool_call_started", "tool_call_succeeded"),
+        *("tool_call_started", "tool_call_failed"),
+    ]
+    assert [each.event_type for each in record.faults] == [
+        *("session_resumed", "tool_call_failed", "tool_call_failed", "session_errored", "session_recovered"),
+    ]
+
+
+@tool(effect="write")
+async def send(text: str) -> str:
+    made["send"] += 1
+    return text.upper()
+
+
+@traced("llm", capture=True)
+async def stream(prompt: str) -> AsyncIterator[str]:
+    made["stream"] += 1
+    for word in prompt.split():
+        yield word
+
+
+@traced("llm", capture=True)
+async def ask_async(prompt: str) -> str:
+    made["ask"] += 1
+    return f"{prompt}?"
+
+
+async def async_agent(session: AsyncSession) -> list[object]:
+    async with session.turn():
+        words = [word async for word in stream("a b c")]
+        async with session.run("send") as run:
+            sent = await asyncio.gather(*(run.step("send", send, word, key=word) for word in words))
+    return [words, sent, await ask_async("x"), session.random()]
+
+
+def test_an_asyncio_agent_is_replayed_and_forked() -> None:
+    async def replay_all(client: AsyncSessionClient) -> None:
+        async with client.session(user_id="u1") as session:
+            outcome = await async_agent(session)
+        assert outcome[:3] == [["a", "b", "c"], ["A", "B", "C"], "x?"]
+        once = dict(made)
+
+        async def baseline(replay: Any) -> None:
+            async with replay.session() as again:
+                await async_agent(again)
+
+        async with client.replay(session) as replay, replay.session() as again:
+            assert await async_agent(again) == outcome
+        assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=5), once)
+        async with client.replay(session, mode="fork", baseline=baseline) as fork, fork.session() as again:
+            assert await async_agent(again) == outcome
+            assert await ask_async("y") == "y?"
+        assert (fork.is_valid, fork.counts) == (True, ReplayCounts(served=5, missed=1, executed=1))
+        assert made == {**once, "ask": 2}
+
+    client, _ = memory_client()
+    asyncio.run(replay_all(AsyncSessionClient.wrap(client)))
+
+
+def agents_of(client: SessionClient, session_id: str) -> dict[str, tuple[str, str | None, tuple[str, ...], list[str]]]:
+    session = client.attach(session_id)
+    return {
+        each.agent_id: (
+            each.role,
+            each.current_task,
+            tuple(each.completed_tasks),
+            [f"{key}={value}" for key, value in session.agents.get(each.agent_id).view().visible_context.items()],
+        )
+        for each in session.agents.list()
+    }
+
+
+def record_team() -> tuple[SessionClient, InMemoryTransport, str, list[Any]]:
+    client, memory = memory_client()
+    seen = []
+    session = client.session(user_id="u1")
+    researcher = session.agents.get("researcher_1", "researcher")
+    analyzer = session.agents.get("analyzer_1", "analyzer")
+    writer = session.agents.get("writer_1", "writer")
+    for agent, task, result in (
+        (researcher, "gather_papers", ["p1", "p2", "p3"]),
+        (analyzer, "analyze_papers", ["insight1", "insight2"]),
+        (writer, "create_report", "report"),
+    ):
+        agent.begin(task)
+        agent.finish(result)
+        seen.append((memory.verdicts()[-1].offset, agents_of(client, session.session_id)))
+    session.close()
+    return client, memory, session.session_id, seen
+
+
+def test_several_agents_are_replayed_to_a_target_with_true_roles_and_results() -> None:
+    """R-003-50: the state equals that recorded at the target; R-003-51: to the analyzer's end."""
+    client, _, session_id, seen = record_team()
+    for offset, state in seen:
+        with client.replay(session_id, at=offset) as replay:
+            assert agents_of(replay.past, session_id) == state
+    with client.replay(session_id, at=seen[1][0]) as replay:
+        agents = agents_of(replay.past, session_id)
+    assert {name: agent[:3] for name, agent in agents.items()} == {
+        "researcher_1": ("researcher", None, ("gather_papers",)),
+        "analyzer_1": ("analyzer", None, ("analyze_papers",)),
+        "writer_1": ("writer", None, ()),
+    }
