@@ -199,6 +199,9 @@ def _find_origin(client: ClientCore, new: NewSession, parent_id: str | None) -> 
             f"parent is {parent_id}, and from_session is {session_id}: the session from which another one starts is "
             "its parent; give one of them",
         )
+    answers = client.services.answers
+    if answers is not None and (recorded := answers.recorded_origin(session_id)) is not None:
+        return recorded
     return fetch_origin(client, session_id, _core_of(session), snapshot_id, check_user(new.user_id))
 
 

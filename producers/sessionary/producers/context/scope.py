@@ -25,6 +25,7 @@ from sessionary.schemas.limits import REPORTED_MAX_US, REPORTED_MIN_US
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    from sessionary.producers.client_core.origin import Origin
     from sessionary.producers.context.call_counts import AttemptCalls
     from sessionary.producers.run_ports import CallView, Waits
 
@@ -76,6 +77,10 @@ class CallAnswers(Protocol):
 
     def take_parent(self, parent_id: str | None) -> str | None:
         """Return the parent of the next new session, which was given as `parent_id`."""
+        ...
+
+    def recorded_origin(self, session_id: str) -> "Origin | None":
+        """Return what the replayed session started with from a session's snapshot; None: ask."""
         ...
 
 

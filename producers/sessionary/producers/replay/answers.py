@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from threading import RLock
 from typing import Any, Final, Literal, NamedTuple
 
+from sessionary.producers.client_core.origin import Origin
 from sessionary.producers.client_core.sessions import KnownSession
 from sessionary.producers.context.scope import AskedCall
 from sessionary.producers.errors import Invalid
@@ -23,6 +24,7 @@ from sessionary.producers.replay.errors import (
 )
 from sessionary.producers.replay.record import Point, SessionRecord
 from sessionary.producers.replay.script import Script
+from sessionary.producers.session.view import parsed_state
 from sessionary.schemas.events import RunStarted
 from sessionary.schemas.ids import SessionId
 
@@ -153,6 +155,19 @@ class Answers:
                 return parent_id
             is_first, self._names_parent = not self._names_parent, True
             return recorded if is_first else parent_id
+
+    def recorded_origin(self, session_id: str) -> Origin | None:
+        """Return what the replayed session started with from a session's snapshot; None: ask.
+
+        The other session has gone on since. A fork starts as any new session does.
+        """
+        creation = self._record.creation
+        snapshot_id = creation.restored_from_snapshot_id
+        if self._mode == "fork" or snapshot_id is None or session_id != creation.parent_session_id:
+            return None
+        first = creation.snapshot
+        classes = self._record.events[0].event.envelope.data_classes
+        return Origin(session_id, snapshot_id, parsed_state(first.state_json), first.schema_version, classes)
 
     def take_run_id(self, task_type: str, new_id: str) -> str:
         """Return the id of the next run of a kind; a fork has its own."""

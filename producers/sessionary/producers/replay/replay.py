@@ -128,18 +128,20 @@ class ReplayWork:
         """Return the parameters of the recorded session."""
         record = self.record
         created, envelope = record.creation, record.events[0].event.envelope
-        snapshot = created.snapshot
+        snapshot, restored_from = created.snapshot, created.restored_from_snapshot_id
+        is_restored = restored_from is not None and self.plan.mode != "fork"
         return NewSession(
             envelope.user_id or "",
-            parsed_state(snapshot.state_json),
+            None if is_restored else parsed_state(snapshot.state_json),
             Limits(*created.limits),
             envelope.data_classes,
             created.external_id,
             snapshot.schema_version,
             created.parent_session_id,
-            created.restored_from_snapshot_id,
+            (created.parent_session_id, restored_from) if is_restored else (None, None),
             "process",
             {},
+            snapshot.conversation_id is not None,
         )
 
     def close(self, error: BaseException | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Transport
 from sessionary.producers.replay.record import RecordedEvent, SessionRecord
 from sessionary.schemas.codec import Decoder, Event, encode_event
-from sessionary.schemas.events import UsageRecorded
+from sessionary.schemas.events import SessionActivity, SnapshotCreated, UsageRecorded
 
 # Fields that say which process did it, when, and by which try.
 _FREE: Final = frozenset(
@@ -21,6 +21,7 @@ _FREE: Final = frozenset(
         *("updating_at", "persisting_at", "snapshot_id", "parent_snapshot_id", "from_snapshot_id"),
         *("to_snapshot_id", "from_snapshot_id", "checkpoint_id", "artifact_id", "uri", "elapsed_s"),
         *("time_to_first_token_ms", "retry_of", "due_at", "question_id", "last_item_id", "data_json"),
+        *("transaction_id", "snapshot"),  # a snapshot repeats what other events said
     }
 )
 # What a process does because another one died, or a person asked; code that runs once need not.
@@ -95,7 +96,7 @@ class Script:
                 found = waiting.popleft()
                 self._sent.add(found.offset)
                 self.now_us = max(self.now_us, found.event.envelope.occurred_at)
-            elif event.envelope.event_type not in _OF_PROCESSES:
+            elif not _is_of_process(event):
                 self._others.append(_describe(event))
             self.go_on(redo)
 
@@ -111,13 +112,13 @@ class Script:
                 self.is_reached = True
 
     def _may_pass(self, event: RecordedEvent) -> bool:
-        is_free = not event.is_own or event.offset in self._inside or event.event_type in _OF_PROCESSES
-        return is_free or event.offset in self._sent
+        is_free = not event.is_own or event.offset in self._inside or event.offset in self._sent
+        return is_free or _is_of_process(event.event)
 
     def find_difference(self) -> str | None:
         """Return the first difference from the record, for people; None if there is none."""
         left = [each for waiting in self._left.values() for each in waiting]
-        missing = [each for each in left if each.event_type not in _OF_PROCESSES and not self._is_unended(each)]
+        missing = [each for each in left if not _is_of_process(each.event) and not self._is_unended(each)]
         if missing:
             first = min(missing, key=lambda each: each.offset)
             came = f"; instead it sent {self._others[0]}" if self._others else ""
@@ -194,6 +195,19 @@ class ScriptedTransport:
     def close(self, timeout_s: float) -> int:
         """As the inner one."""
         return self._inner.close(timeout_s)
+
+
+def _is_of_process(event: Event) -> bool:
+    """Return whether a process did this beside its agent's code: a replay need not do it.
+
+    Answered calls take no snapshots, and load no artifacts.
+    """
+    payload = event.payload
+    return (
+        event.envelope.event_type in _OF_PROCESSES
+        or (isinstance(payload, SnapshotCreated) and payload.snapshot.tool is not None)
+        or (isinstance(payload, SessionActivity) and payload.uri is not None)
+    )
 
 
 def _form_of(event: Event) -> str:
