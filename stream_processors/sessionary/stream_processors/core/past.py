@@ -116,7 +116,8 @@ class PastLog(NamedTuple):
 
 def find_beginning(trail: Iterable[AuditRecord]) -> AuditRecord | None:
     """Return the audit record of a session's first event; None if the trail does not have it."""
-    return max((record for record in trail if record.transition == "T01"), key=_place, default=None)
+    begun = (record for record in trail if record.kind == "transition" and record.from_state == "UNKNOWN")
+    return max(begun, key=_place, default=None)
 
 
 def is_of_interest(record: AuditRecord, session: SessionKey) -> bool:
