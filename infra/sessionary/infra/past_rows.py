@@ -26,8 +26,8 @@ from sessionary.stream_processors.runtime.job import partition_settings
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _OTHER: Final = b"\0other"  # in place of another session's key
-_TEXTS: Final = ("tenant_id", "session_id", "kind", "event_type", "reason_code", "reason")
-_OR_NULL: Final = ("transition", "actor", "row_hash", "gap_first", "gap_last")
+_TEXTS: Final = ("tenant_id", "session_id", "kind", "event_type", "from_state", "reason_code", "reason")
+_OR_NULL: Final = ("actor", "row_hash", "gap_first", "gap_last")
 _NUMBERS: Final = ("audit_seq", "source_partition", "source_offset", "source_n")
 _TRAIL: Final = (
     f"SELECT {', '.join((*_TEXTS, *_OR_NULL, *_NUMBERS))}, toUnixTimestamp64Micro(appended_at) AS appended, "

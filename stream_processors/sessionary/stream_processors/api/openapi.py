@@ -210,6 +210,7 @@ PAST_SCHEMAS: Final[dict[str, Any]] = {
             "description": "what the state lacks",
         },
         state=about(TEXT, "the session's state; Archived if only its tombstone was left"),
+        snapshots=about(_TEXTS, "ids of the snapshots before it, the root first; of the source row the last one alone"),
         row_hash=about(TEXT_OR_NULL, "the row's hash, as the audit trail has it for transitions"),
         row=about(_ROW, "the session's row: the fields of the record `SessionState`, or `Tombstone`"),
         children={

@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.errors import Invalid, Unavailable
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.telemetry.role_logs import role_logger
@@ -123,15 +123,20 @@ class PastPage:
             raise Problem(410, "expired", "Expired", f"expired: {expired}") from None
         except (Lost, Unavailable) as trouble:
             raise not_ready(str(trouble)) from None
+        except Invalid as broken:
+            raise self._differing(f"session {session.session_id}: {broken.detail}") from None
         if state.check.verdict == "differs":
-            self._metrics.state_hash_mismatches.labels("log").inc()
-            detail = (
+            raise self._differing(
                 f"session {session.session_id}: its events, folded again up to {point}, do not lead to the state that "
                 f"the judge held at offset {state.check.offset} of partition {partition}"
             )
-            _log.error("%(detail)s", detail=detail)
-            raise Problem(500, "state_differs", "State differs", f"{detail}; see the runbook, SessionaryStateCorrupt")
         return state
+
+    def _differing(self, detail: str) -> Problem:
+        """Return the answer about a state that cannot be right; it pages."""
+        self._metrics.state_hash_mismatches.labels("log").inc()
+        _log.error("%(detail)s", detail=detail)
+        return Problem(500, "state_differs", "State differs", f"{detail}; see the runbook, SessionaryStateCorrupt")
 
     def _require_kept(self, state: PastState, point: Point) -> None:
         """Raise `Problem` once the personal data expired of which the state was made."""
@@ -173,4 +178,5 @@ def _present(asked: AskedOwner) -> PastState:
     rows = {name: state.repair_times(each, position.clock_repairs) for name, each in found.items() if each is not None}
     check = HashCheck("equal", 0, position.next_offset - 1)
     offset, clock_ms = position.next_offset - 1, position.clock_ms
-    return PastState(rows[key], rows, offset, clock_ms, rows[key].created_at, check, (), None)
+    chain = [rows[key].snapshot.snapshot_id]  # the row knows the last one
+    return PastState(rows[key], rows, offset, clock_ms, rows[key].created_at, check, (), None, chain)

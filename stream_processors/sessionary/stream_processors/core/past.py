@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from sessionary.schemas.codec import Decoder, Event, encode_record
-from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import AuditRecord, Position, RunTombstone, SessionState, Tick, Tombstone
 from sessionary.schemas.retention import retention_of
@@ -96,6 +96,7 @@ class PastState(NamedTuple):
     check: HashCheck
     lost: Sequence[LostEvents]
     personal_until: int | None
+    chain: Sequence[str]  # ids of snapshots, from the session's first one to the row's
 
 
 class PastLog(NamedTuple):
@@ -115,7 +116,8 @@ class PastLog(NamedTuple):
 
 def find_beginning(trail: Iterable[AuditRecord]) -> AuditRecord | None:
     """Return the audit record of a session's first event; None if the trail does not have it."""
-    return max((record for record in trail if record.transition == "T01"), key=_place, default=None)
+    begun = (record for record in trail if record.kind == "transition" and record.from_state == "UNKNOWN")
+    return max(begun, key=_place, default=None)
 
 
 def is_of_interest(record: AuditRecord, session: SessionKey) -> bool:
@@ -127,7 +129,7 @@ def state_at(log: PastLog, session: SessionKey, partition: int, point: Point) ->
     """Return the state that the judge held at a point.
 
     Raises `PointUnknown` if there is no such point, `StateExpired` if the trail or the log does
-    not reach back to the session's first event.
+    not reach back to the session's first event, `Invalid` if its snapshots are no chain.
     """
     log = log._replace(trail=[record for record in log.trail if is_of_interest(record, session)])
     begin = find_beginning(log.trail)
@@ -176,6 +178,7 @@ class _SessionFold:
         self._now_ms = begin.appended_at // 1_000  # of the last record that was folded
         self._offset = begin.source_offset
         self._personal_until: int | None = None
+        self._parents: dict[str, str | None] = {}  # of each snapshot that the row had
 
     def run(self, point: Point) -> bool:
         """Fold up to a point; False if an event or snapshot did not come."""
@@ -213,7 +216,7 @@ class _SessionFold:
             row = rows.get(self._key)
         return PastState(
             *(row, rows, self._offset, self._state.position.clock_ms, self._begin.appended_at // 1_000),
-            *(self._check(), self._list_lost(), self._personal_until),
+            *(self._check(), self._list_lost(), self._personal_until, self._list_chain(row)),
         )
 
     def _pass_over(self, record: LogRecord) -> None:
@@ -288,10 +291,13 @@ class _SessionFold:
         personal_until = retention_of(event.envelope.data_classes, record.timestamp_ms * 1_000).personal_until
         if personal_until is not None:
             self._personal_until = min(personal_until, self._personal_until or personal_until)
+        row = self._batch.get_row(self._key)
+        if isinstance(row, SessionState):
+            self._parents.setdefault(row.snapshot.snapshot_id, row.snapshot.parent_snapshot_id)
         if point.kind == "event":
             return event.envelope.event_id == point.value
-        row = self._batch.get_row(self._key) if point.kind == "snapshot" else None
-        return isinstance(row, SessionState) and row.snapshot.snapshot_id == point.value
+        is_snapshot = point.kind == "snapshot" and isinstance(row, SessionState)
+        return is_snapshot and row.snapshot.snapshot_id == point.value
 
     def _check(self) -> HashCheck:
         """Compare the hashes of the rows with those that the judge left up to here."""
@@ -310,6 +316,11 @@ class _SessionFold:
             return HashCheck("not_checkable", equal, self._broken_at)
         return HashCheck("equal" if equal else "not_checkable", equal, offset)
 
+    def _list_chain(self, row: SessionState | Tombstone | None) -> list[str]:
+        if not isinstance(row, SessionState):
+            return []
+        return snapshot_chain(self._parents, row.snapshot.snapshot_id, row.restored_from_snapshot_id)
+
     def _list_lost(self) -> list[LostEvents]:
         return [
             LostEvents(
@@ -320,6 +331,24 @@ class _SessionFold:
             if self._begin.source_offset <= record.source_offset <= self._offset
             and (record.kind in ("gap", "gap_filled") or record.event_type in (*_SKIPS, *_BREAKS))
         ]
+
+
+def snapshot_chain(parents: Mapping[str, str | None], head: str, origin: str | None = None) -> list[str]:
+    """Return the ids of a snapshot and its ancestors, the root first.
+
+    `parents`: by id, None for a root; `origin`: a snapshot of another session that a root may
+    name. Raises `Invalid` for a cycle, and for a parent that is not there.
+    """
+    chain: list[str] = []
+    at: str | None = head
+    while at is not None and (at != origin or at in parents):
+        if at in chain:
+            raise Invalid("broken_chain", f"snapshot {head} has itself as an ancestor, by {at}")
+        if at not in parents:
+            raise Invalid("broken_chain", f"snapshot {head} has an ancestor {at} that is not there")
+        chain.append(at)
+        at = parents[at]
+    return chain[::-1]
 
 
 def _place(record: AuditRecord) -> tuple[int, int]:
@@ -385,6 +414,7 @@ def past_document(state: PastState, source: str, session: SessionKey, partition:
         "check": state.check._asdict(),
         "lost": [lost._asdict() for lost in state.lost],
         "state": row.state if isinstance(row, SessionState) else "Archived",
+        "snapshots": list(state.chain),
         "row_hash": None if row is None else hash_row(row),
         "row": None if row is None else _as_json(row),
         "children": [

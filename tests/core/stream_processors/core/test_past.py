@@ -13,20 +13,28 @@ from typing import Any, NamedTuple
 import pytest
 
 from sessionary.schemas.codec import Decoder, Event, encode_record
-from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import SessionKey, parse_key
 from sessionary.schemas.records import AuditRecord, SessionState
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.families import CHILDREN
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.past import PastLog, PastState, Point, find_beginning, is_of_interest, state_at
+from sessionary.stream_processors.core.past import (
+    PastLog,
+    PastState,
+    Point,
+    find_beginning,
+    is_of_interest,
+    snapshot_chain,
+    state_at,
+)
 from sessionary.stream_processors.core.session.judge import HASHED_EVERY, SessionJudge
 from sessionary.stream_processors.errors import PointUnknown, StateExpired
 from tests.core.past_rig import PastRig
 from tests.recorded.log_format import read_log
 from tests.style.project import ROOT
-from tests.support.event_factory import EventFactory
+from tests.support.event_factory import EventFactory, snapshot
 from tests.support.signing import KEYS
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "0.2.0"
@@ -350,3 +358,19 @@ def test_personal_data_expires_thirty_days_after_the_first_of_it(rig: PastRig) -
     assert rig.send(agent, "session_created", envelope={"data_classes": ("personal",)}) == "applied"
     past = rig.past(agent, Point("offset", rig.offset - 1))
     assert past.personal_until == (began_ms + 30 * 86_400_000) * 1_000
+
+
+def test_the_chain_of_snapshots_begins_at_the_root(rig: PastRig, agent: EventFactory) -> None:
+    """R-003-42: root first; a cycle or a missing parent is an error, no endless loop."""
+    taken = [rig.row_of(agent).snapshot.snapshot_id]
+    for name in ("second", "third"):
+        assert rig.send(agent, "snapshot_created", snapshot=snapshot(name, parent=taken[-1])) == "applied"
+        taken.append(name)
+    assert rig.past(agent, Point("offset", rig.offset - 1)).chain == taken
+    assert rig.past(agent, Point("snapshot", "second")).chain == taken[:2]
+    assert snapshot_chain({"a": None, "b": "a"}, "b") == ["a", "b"]
+    assert snapshot_chain({"a": "elsewhere"}, "a", "elsewhere") == ["a"]
+    with pytest.raises(Invalid, match="itself"):
+        snapshot_chain({"a": "b", "b": "a"}, "a")
+    with pytest.raises(Invalid, match="not there"):
+        snapshot_chain({"a": "b"}, "a")
