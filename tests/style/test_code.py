@@ -35,6 +35,7 @@ PURE: dict[str, frozenset[str]] = {
     "infra/lag/lag_tracker.py": frozenset(),
     "infra/local/clickhouse/sql.py": frozenset(),
     "infra/local/schedule.py": frozenset(),
+    "infra/story/comparison.py": frozenset(),
     "infra/demo/plan.py": frozenset({"random"}),  # seeded
 }
 
