@@ -53,7 +53,8 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
-    *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot", "now", "random"),
+    *("emit", "access", "activity", "info", "progress", "usage", "update_state", "snapshot", "snapshot_id"),
+    *("now", "random", "rollback", "transaction", "save_checkpoint", "load_checkpoint"),
     *("message", "turn", "llm", "decision", "run", "resume_run", "start_task", "metadata", "bind"),
     *("start", "pause", "ask", "resume", "error", "recover", "sync", "complete", "cancel", "close"),
     *("lifecycle", "conversation", "agents", "migration", "records"),
@@ -100,6 +101,7 @@ PLAIN = {
     "accept_migrations",
     "session",
     "turn",
+    "transaction",
     "open",
     "llm",
     "run",

@@ -12,8 +12,9 @@ Then it is judged against its session, in a fixed order:
 
 A rejection before or by the check of the sequence does not move the sender's ledger. A later one
 does: otherwise each rejection would look like a gap. Heartbeats have no sequence number, and their
-rejections no audit record. `_decide_unknown` has the order for a session without a row. It is one
-module because the order of all checks is read in one place.
+rejections no audit record. `_decide_unknown` has the order for a session without a row.
+
+It is one module because the order of all checks is read in one place.
 """
 
 from collections.abc import Callable, Mapping, Sequence

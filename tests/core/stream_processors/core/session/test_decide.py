@@ -83,6 +83,9 @@ def test_what_is_not_listed_is_rejected_and_what_is_listed_applies(state: str, e
     if state == "Active" and event_type in ("agent_task_updated", "context_synced"):
         assert outcome == "rejected unknown_agent"  # legal, but none was registered
         return
+    if state == "Active" and event_type in ("txn_committed", "txn_rolled_back"):
+        assert outcome == "rejected unknown_transaction"  # legal, but none was begun
+        return
     never_begun = event_type == "resources_released" and state in ("Active", "Paused", "Error")
     if never_begun:  # legal, but this session was never asked to clean up
         assert outcome == "rejected unknown_cleanup"

@@ -15,6 +15,7 @@ from sessionary.stream_processors.core.session.transitions import (
     CONTENT,
     OWNER_ONLY,
     PHASES,
+    TRANSACTIONS,
     TRANSITIONS,
     WORK,
     CleanupPlan,
@@ -23,6 +24,7 @@ from sessionary.stream_processors.core.session.transitions import (
 )
 from tests.auditor import rules
 from tests.auditor.migration_model import MIGRATION_TYPES
+from tests.auditor.point_model import TXN_TYPES
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
@@ -59,7 +61,8 @@ def test_who_may_send_what_is_the_oracles() -> None:
 def test_work_content_and_completion_types_are_the_oracles() -> None:
     assert set(rules.COMPLETIONS) == COMPLETIONS
     assert {"snapshot_created", "checkpoint_saved"} == CONTENT
-    assert (rules.ACTIVE_TYPES - {"state_updated"}) | COMPLETIONS == WORK
+    assert set(TXN_TYPES) == TRANSACTIONS
+    assert (rules.ACTIVE_TYPES - {"state_updated", *TRANSACTIONS}) | COMPLETIONS == WORK
 
 
 def test_each_state_is_entered_at_one_phase() -> None:
