@@ -106,7 +106,7 @@ def test_which_sessions_read_a_resource_between_two_times_is_one_query(
     def read_sales() -> str:
         session = current_session()
         assert session is not None
-        session.accessed("file:///sales.csv")
+        session.access("file:///sales.csv")
         return "sales"
 
     with client:
@@ -114,7 +114,7 @@ def test_which_sessions_read_a_resource_between_two_times_is_one_query(
             with client.session(user_id="u1") as session:
                 ids.append(session.session_id)
                 if number == 0:
-                    session.accessed("file:///sales.csv", "write")
+                    session.access("file:///sales.csv", "write")
                 else:
                     read_sales()
             memory.advance(60)

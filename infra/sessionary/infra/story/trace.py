@@ -101,12 +101,12 @@ def _tell_deadline(row: Row) -> _Told | None:
 def _message(payload: Payload) -> _Told:
     role = f"{payload.get('role')}"
     content = payload.get("content")
-    text = _shortened(f"{content}") if content is not None else f"artifact {payload.get('artifact_id')}"
+    text = _shorten(f"{content}") if content is not None else f"artifact {payload.get('artifact_id')}"
     return _Told("user query" if role == "user" else "message", role, text)
 
 
 def _call(payload: Payload) -> _Told:
-    tries, arguments = payload.get("try_number", 1), _shortened(f"{payload.get('args_json')}")
+    tries, arguments = payload.get("try_number", 1), _shorten(f"{payload.get('args_json')}")
     if tries == 1:
         return _Told("tool call", payload["tool_name"], arguments, tries)
     reason = payload.get("reason")
@@ -124,20 +124,20 @@ def _failure(payload: Payload) -> _Told:
     error = _error(payload)
     code = f"{error.get('code')}"
     text = f"{error.get('message')} ({code.removeprefix('http_')}), {error.get('error_class')}"
-    return _Told("error", payload["tool_name"], _shortened(text), payload.get("try_number"), None, code)
+    return _Told("error", payload["tool_name"], _shorten(text), payload.get("try_number"), None, code)
 
 
 def _unknown(payload: Payload) -> _Told:
     return _Told("outcome unknown", payload["tool_name"], "", payload.get("try_number"))
 
 
-def _resolved(payload: Payload) -> _Told:
+def _resolution(payload: Payload) -> _Told:
     text = f"{payload.get('outcome')}, as {payload.get('resolved_by')} found"
-    return _Told("resolved", payload["tool_name"], _shortened(text))
+    return _Told("resolved", payload["tool_name"], _shorten(text))
 
 
 def _step(payload: Payload) -> _Told:
-    attempt, given = payload.get("attempt"), _shortened(payload.get("input_json") or "")
+    attempt, given = payload.get("attempt"), _shorten(payload.get("input_json") or "")
     reason = payload.get("reason")
     text = f"attempt {attempt}: {reason}; {given}" if reason else given
     return _Told("step", payload["name"], one_line(text), attempt or None)
@@ -145,13 +145,13 @@ def _step(payload: Payload) -> _Told:
 
 def _step_failure(payload: Payload) -> _Told:
     error = _error(payload)
-    text = _shortened(f"{error.get('message')} ({error.get('code')}), {error.get('error_class')}")
+    text = _shorten(f"{error.get('message')} ({error.get('code')}), {error.get('error_class')}")
     return _Told("error", payload["name"], text, payload.get("attempt") or None, None, error.get("code"))
 
 
 def _resource(payload: Payload) -> _Told | None:
     uri = payload.get("uri")
-    return None if uri is None else _Told("resource", f"{payload.get('kind')}", _shortened(f"{uri}"))
+    return None if uri is None else _Told("resource", f"{payload.get('kind')}", _shorten(f"{uri}"))
 
 
 def _decision(payload: Payload) -> _Told:
@@ -163,17 +163,17 @@ def _result_text(result: str | None) -> tuple[str, int | None]:
     try:
         value: Any = None if result is None else json.loads(result)
     except ValueError:  # an agent's own event may hold any text
-        return _shortened(f"{result}"), None
+        return _shorten(f"{result}"), None
     if isinstance(value, dict) and value.keys() == {"artifact_ref", "summary"}:  # too large for an event
-        return _shortened(f"{value['summary']}; {value['artifact_ref']}"), None
+        return _shorten(f"{value['summary']}; {value['artifact_ref']}"), None
     named = [(name, item) for name, item in value.items() if isinstance(item, list)] if isinstance(value, dict) else []
     if isinstance(value, list):
         name, items = "records", value
     elif len(named) == 1:
         name, items = named[0]
     else:
-        return _shortened(result or "null"), None
-    return _shortened(f"{len(items):,} {name}: {result}"), len(items)
+        return _shorten(result or "null"), None
+    return _shorten(f"{len(items):,} {name}: {result}"), len(items)
 
 
 def _error(payload: Payload) -> Mapping[str, Any]:
@@ -183,12 +183,12 @@ def _error(payload: Payload) -> Mapping[str, Any]:
 def _details(payload: Payload) -> str:
     error = _error(payload)
     if error:
-        return _shortened(f"{error.get('message')} ({error.get('code')}), {error.get('error_class')}")
+        return _shorten(f"{error.get('message')} ({error.get('code')}), {error.get('error_class')}")
     texts = (f"{name} {value}" for name, value in payload.items() if isinstance(value, str | int | float) and value)
-    return _shortened(", ".join(texts))
+    return _shorten(", ".join(texts))
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     line = one_line(text)
     return line if len(line) <= _TEXT_MAX else f"{line[: _TEXT_MAX - 1]}…"
 
@@ -203,7 +203,7 @@ _TELLERS: Final = {
     "tool_call_succeeded": _result,
     "tool_call_failed": _failure,
     "tool_call_unknown": _unknown,
-    "tool_call_resolved": _resolved,
+    "tool_call_resolved": _resolution,
     "step_started": _step,
     "step_failed": _step_failure,
     "session_activity": _resource,

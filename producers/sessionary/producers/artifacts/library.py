@@ -392,7 +392,7 @@ class ArtifactLibrary:
     def load(self, artifact: Artifact | ArtifactReference | str) -> bytes:
         """Return a body by its artifact, its reference, or the reference's text.
 
-        In the block of a session, the access is reported in it, as `Session.accessed` does.
+        In the block of a session, the access is reported in it, as `Session.access` does.
 
         Raises `Invalid` for a text that is no reference, `ArtifactMissing`, `Unavailable`,
         `ArtifactDeleted` if the artifact has expired, and `ArtifactDamaged` if the body does not

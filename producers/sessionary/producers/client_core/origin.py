@@ -54,10 +54,10 @@ def fetch_origin(
             f"no session can start from session {session_id}, which the tenant does not have, or which is archived: "
             "name another one in from_session, or give its content as state"
         ) from lost
-    return _checked(view, session_id, snapshot_id, user_id)
+    return _check_view(view, session_id, snapshot_id, user_id)
 
 
-def _checked(view: SessionView, session_id: str, snapshot_id: str | None, user_id: str) -> Origin:
+def _check_view(view: SessionView, session_id: str, snapshot_id: str | None, user_id: str) -> Origin:
     if view.user_id not in (None, user_id):
         raise Invalid(
             "invalid_value",

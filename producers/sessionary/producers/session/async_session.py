@@ -504,11 +504,11 @@ class AsyncSession(OpenedLater):
             envelope_fields(metadata) if metadata else NO_FIELDS,
         )
 
-    def accessed(self, uri: str, operation: str = "read", **metadata: Unpack[EventMetadata]) -> str:
+    def access(self, uri: str, operation: str = "read", **metadata: Unpack[EventMetadata]) -> str:
         """Report that a resource was accessed now, by the agent or by the tool that calls this.
 
             text = Path("/data/sales.csv").read_text()
-            current_session().accessed("file:///data/sales.csv")
+            current_session().access("file:///data/sales.csv")
 
         The event is an activity whose kind is the operation; `v_resource_accesses` has it with the
         step and the tool call that it belongs to. Artifacts of this client's library need no call.
