@@ -10,6 +10,7 @@ In the order in which one reads them:
     lifecycle       start, pause, resume, error, end
     verdicts        waiting for a verdict; ending a session although one is awaited
     updates         updates of the content, snapshots, and the agents that share the session
+    snapshots       snapshots around tool calls, and the cache of their bases
     runs            runs, and tasks for workers; reads the processor's records
     turn            a turn: one exchange with the user, between which the session waits
     conversation    turns, read from the last; questions to people, and their answers
