@@ -16,7 +16,7 @@ NOT_SCRIPTED = frozenset(
     {
         *("not_member", "broken_chain", "hash_mismatch", "skipped", "owner_alive", "too_old"),
         *("too_many_runs", "resume_expired", "too_many_children", "too_many_agents", "quota_exceeded"),
-        *("migration_open", "migration_moved", "bad_signature", "task_taken_over"),
+        *("migration_open", "migration_moved", "bad_signature", "task_taken_over", "snapshot_exists"),
     }
 )
 REASONS = tuple(reason for reason in get_args(RejectionReason) if reason not in NEVER | NOT_SCRIPTED)

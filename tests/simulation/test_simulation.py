@@ -22,7 +22,7 @@ IS_COMPILED = core_build() == "native"
 # Reasons that no schedule need reach, and those that a list below names.
 ELSEWHERE = {
     *("UNKNOWN", "bad_row"),
-    *("not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"),
+    *("not_member", "broken_chain", "hash_mismatch", "snapshot_exists", "skipped", "internal_error"),
     *("producer_conflict", "too_many_producers", "owner_alive", "too_old"),  # a full ledger forgets first
     *("unknown_run", "too_many_runs", "resume_expired"),
     *("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"),

@@ -13,6 +13,7 @@ In the order in which one reads them:
     transaction     a transaction on the content; rollback of the session to a snapshot
     updates         updates of the content, snapshots, and the agents that share the session
     decisions       records decisions, and makes them the cause of what follows
+    snapshots       snapshots around tool calls, and the cache of their bases
     runs            runs, and tasks for workers; reads the processor's records
     turn            a turn: one exchange with the user, between which the session waits
     conversation    turns, read from the last; questions to people, and their answers
