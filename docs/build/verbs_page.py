@@ -55,6 +55,8 @@ GROUPS: Final = (
     Group(producers.Turn, "turn"),
     Group(producers.Agent, "agent"),
     Group(producers.SessionFollower, "follower"),
+    Group(producers.Replay, "replay"),
+    Group(producers.SessionRecord, "record"),
     Group(producers.ArtifactLibrary, "library"),
     Group(TaskContext, "ctx"),
 )

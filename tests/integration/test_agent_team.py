@@ -119,9 +119,7 @@ def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: Ex
 def check_replay(rig: ExamplesRig, output: str, folder: Path) -> None:
     """Assert that a replay to the analyzer's end has the team as it was then (R-003-51)."""
     finished = [
-        event
-        for event in rig.events(output)
-        if isinstance(event.payload, AgentTaskUpdated) and event.payload.completed
+        event for event in rig.events(output) if isinstance(event.payload, AgentTaskUpdated) and event.payload.completed
     ]
     done = finished[1]
     assert done.envelope.agent_id == "analyzer_1"
