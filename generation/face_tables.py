@@ -99,7 +99,6 @@ CLIENT: Final = Face(
         **dict.fromkeys(("watch_task", "list_tasks"), "iterate"),
     },
     {
-        r"replay\.replay import": "replay.async_replay import",
         r"\bReplay\b": "AsyncReplay",
         r"Callable\[\[AsyncReplay\], object\]": "Callable[[AsyncReplay], Awaitable[object]]",
         r"The unchanged agent, a function": "The unchanged agent, a coroutine function",

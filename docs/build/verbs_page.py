@@ -57,6 +57,8 @@ GROUPS: Final = (
     Group(producers.Transaction, "transaction"),
     Group(producers.Agent, "agent"),
     Group(producers.SessionFollower, "follower"),
+    Group(producers.Replay, "replay"),
+    Group(producers.SessionRecord, "record"),
     Group(producers.ArtifactLibrary, "library"),
     Group(TaskContext, "ctx"),
 )

@@ -161,7 +161,7 @@ if TYPE_CHECKING:
     from sessionary.producers.async_client import AsyncSessionClient
     from sessionary.producers.async_client_parts import AsyncOnMigrated, current_session
     from sessionary.producers.async_follower import AsyncSessionFollower
-    from sessionary.producers.replay.answers import MissedCall, ReplayCounts
+    from sessionary.producers.replay.answers import MissedCall, ReplayCounts, ReplayMode, ReplayStub
     from sessionary.producers.replay.async_replay import AsyncReplay
     from sessionary.producers.replay.calls import RecordedCall
     from sessionary.producers.replay.errors import (
@@ -214,6 +214,8 @@ _LOADED_AT_USE = {
     "ReplayCounts": "replay.answers",
     "ReplayError": "replay.errors",
     "ReplayMiss": "replay.errors",
+    "ReplayMode": "replay.answers",
+    "ReplayStub": "replay.answers",
     "SessionRecord": "replay.record",
 }
 
@@ -316,6 +318,8 @@ __all__ = [
     "ReplayCounts",
     "ReplayError",
     "ReplayMiss",
+    "ReplayMode",
+    "ReplayStub",
     "ResultTooLarge",
     "ResumePlan",
     "Retry",

@@ -46,9 +46,8 @@ from sessionary.schemas.ids import SessionId
 from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:  # pydantic and asyncio take long to load
+    from sessionary.producers import AsyncReplay, ReplayMode, ReplayStub
     from sessionary.producers.artifacts.library import ArtifactLibrary
-    from sessionary.producers.replay.answers import ReplayMode, Stub
-    from sessionary.producers.replay.async_replay import AsyncReplay
     from sessionary.producers.settings import ProducerSettings
 
 
@@ -681,7 +680,7 @@ class AsyncSessionClient(AsyncClientBlock):
         *,
         at: int | str | None = None,
         mode: "ReplayMode" = "strict",
-        stub: "Stub | None" = None,
+        stub: "ReplayStub | None" = None,
         allow: Collection[str] = (),
         baseline: "Callable[[AsyncReplay], Awaitable[object]] | None" = None,
         timeout_s: float = 30.0,
@@ -732,10 +731,9 @@ class AsyncSessionClient(AsyncClientBlock):
         Calls in the block raise `ReplayMiss`, `NotReplayable` or `ReplayBlocked`; leaving it raises
         the first of these once more if the agent's code hid it, in mode `strict`.
         """
-        from sessionary.producers.replay.answers import ReplayPlan  # few programs replay
-        from sessionary.producers.replay.async_replay import AsyncReplay
+        from sessionary.producers import AsyncReplay  # few programs replay
 
-        return AsyncReplay(self.core, ReplayPlan(session, at, mode, stub, allow, timeout_s), baseline)
+        return AsyncReplay(self.core, baseline, session, at, mode, stub, allow, timeout_s)
 
     def traced(self, kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
         """Decorate a function so that each call is reported in the current session.

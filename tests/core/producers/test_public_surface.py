@@ -48,7 +48,7 @@ from sessionary.producers import (
     Verdict,
 )
 from sessionary.producers import testing as testing_module
-from sessionary.producers.replay.answers import ReplayMode, Stub
+from sessionary.producers.replay.answers import ReplayMode, ReplayStub
 from sessionary.producers.testing import InMemoryTransport, memory_client
 
 SESSION = {
@@ -159,7 +159,7 @@ _LOADED_AT_USE = {
     "AsyncReplay": AsyncReplay,
     "Replay": Replay,
     "ReplayMode": ReplayMode,
-    "Stub": Stub,
+    "ReplayStub": ReplayStub,
     "AsyncSession": AsyncSession,
     "ProducerSettings": ProducerSettings,
 }

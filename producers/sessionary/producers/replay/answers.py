@@ -51,7 +51,7 @@ class MissedCall(NamedTuple):
     parameters: Json
 
 
-Stub = Callable[[MissedCall], Json]
+ReplayStub = Callable[[MissedCall], Json]
 """Returns the result of a call that the record does not have, or raises as the call would."""
 
 
@@ -61,7 +61,7 @@ class ReplayPlan(NamedTuple):
     session: SessionId | KnownSession
     at: Point = None
     mode: ReplayMode = "strict"
-    stub: Stub | None = None
+    stub: ReplayStub | None = None
     allow: Collection[str] = ()
     timeout_s: float = 30.0
 
@@ -105,7 +105,7 @@ class Answers:
         record: SessionRecord,
         script: Script,
         mode: ReplayMode,
-        stub: Stub | None,
+        stub: ReplayStub | None,
         allow: Collection[str],
         load: Callable[[str | None], Json],
     ) -> None:

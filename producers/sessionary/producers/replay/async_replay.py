@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sessionary.producers.async_client import AsyncSessionClient
 from sessionary.producers.async_client_parts import start_core_async
@@ -17,10 +17,12 @@ class AsyncReplay(ReplayFace):
     """A replay of a session, made by `AsyncSessionClient.replay`. Use it once, in `async with`."""
 
     def __init__(
-        self, client: ClientCore, plan: ReplayPlan, baseline: "Callable[[AsyncReplay], Awaitable[object]] | None"
+        self, client: ClientCore, baseline: "Callable[[AsyncReplay], Awaitable[object]] | None", *plan: Any
     ) -> None:
-        plan.check(has_baseline=baseline is not None)
-        self._work, self._baseline = ReplayWork(client, plan), baseline
+        """`plan`: the fields of a `ReplayPlan`."""
+        asked = ReplayPlan(*plan)
+        asked.check(has_baseline=baseline is not None)
+        self._work, self._baseline = ReplayWork(client, asked), baseline
 
     @property
     def client(self) -> AsyncSessionClient:

@@ -104,12 +104,12 @@ def recorded_failure(error: ErrorInfo) -> RecordedFailure:
         return RecordedFailure(error)
     try:
         made: Any = type(error.code, (RecordedFailure, found), {})
-        return _filled(made, error)
+        return _fill(made, error)
     except TypeError:  # the class can have no subclass beside this one
         return RecordedFailure(error)
 
 
-def _filled(made: Any, error: ErrorInfo) -> RecordedFailure:
+def _fill(made: Any, error: ErrorInfo) -> RecordedFailure:
     failure: RecordedFailure = made.__new__(made, error.message)
     failure.args = (error.message,)
     failure.error = error

@@ -6,7 +6,7 @@ no way to Kafka. Only a fork has one: it works in a new session, which names its
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sessionary.producers.client import SessionClient
 from sessionary.producers.client_core.core import ClientCore, over_core
@@ -278,9 +278,11 @@ class ReplayFace:
 class Replay(ReplayFace):
     """A replay of a session, made by `SessionClient.replay`. Use it once, in `with`."""
 
-    def __init__(self, client: ClientCore, plan: ReplayPlan, baseline: "Callable[[Replay], object] | None") -> None:
-        plan.check(has_baseline=baseline is not None)
-        self._work, self._baseline = ReplayWork(client, plan), baseline
+    def __init__(self, client: ClientCore, baseline: "Callable[[Replay], object] | None", *plan: Any) -> None:
+        """`plan`: the fields of a `ReplayPlan`."""
+        asked = ReplayPlan(*plan)
+        asked.check(has_baseline=baseline is not None)
+        self._work, self._baseline = ReplayWork(client, asked), baseline
 
     @property
     def client(self) -> SessionClient:

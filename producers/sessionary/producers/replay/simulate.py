@@ -141,7 +141,7 @@ def _compare(offset: int, verdicts: Sequence[Any], folds: Sequence[InMemoryTrans
         if one is None or other is None:
             texts = ("there is none" if each is None else "there" for each in (one, other))
             return Difference(offset, event_type, f"the row {name}", *texts)
-        fields = zip(_named(one), _named(other), strict=False)
+        fields = zip(_fields_of(one), _fields_of(other), strict=False)
         field, was, now = next((pair[0][0], pair[0][1], pair[1][1]) for pair in fields if pair[0] != pair[1])
         return Difference(offset, event_type, f"{field} of the row {name}", f"{was!r:.300}", f"{now!r:.300}")
     return None
@@ -152,7 +152,7 @@ def _verdict_text(verdict: Any) -> str:
     return f"{outcome}" if reason is None else f"{outcome} ({reason})"
 
 
-def _named(row: Any) -> Iterable[tuple[str, Any]]:
+def _fields_of(row: Any) -> Iterable[tuple[str, Any]]:
     pairs: Iterable[tuple[str, Any]] = row._asdict().items()
     return pairs
 

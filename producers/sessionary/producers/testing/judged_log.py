@@ -1,7 +1,7 @@
 """The processor's own rules over partitions in memory, and the events that they have judged.
 
 The clock is one that only a test moves. Imported lazily: importing the client loads nothing of the
-processor.
+processor. It is one module, because all that loads the processor's rules is in it.
 """
 
 import threading
