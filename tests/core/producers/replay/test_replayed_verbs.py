@@ -55,7 +55,7 @@ def agent(session: Session) -> object:
     session.save_checkpoint("import", {"done": 3})
     loaded = session.load_checkpoint("import")
     session.rollback(before)
-    session.accessed("s3://bucket/file")
+    session.access("s3://bucket/file")
     return [found, loaded, session.state]
 
 
