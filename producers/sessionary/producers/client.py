@@ -286,8 +286,7 @@ class SessionClient:
 
         Of several processes that open an id at once, one creates the session, and the others attach
         to it. All arguments but `user_id` and `beats_with` are of a new session only. Leaving the
-        `with` block ends the session; to leave it for a later `open`, call `lifecycle.detach`
-        instead.
+        `with` block ends the session; `lifecycle.detach` leaves it for a later `open`.
 
         A session that ended because it waited too long for its user, or before it was started, is
         continued in a new one that has it as parent, and so is one that is archived. The id then
@@ -306,9 +305,8 @@ class SessionClient:
             limits: Time and size limits that differ from the defaults.
             data_classes: Classes of the data that the session handles.
             parent: The session that a new one belongs to, or its id.
-            from_session: A session of the same user, or its id, with the content of whose last
-                snapshot a new one starts; it is the parent then.
-            from_snapshot: The id that this snapshot must have. Default: any.
+            from_session: The session, or its id, that a new one starts from, as in `session`.
+            from_snapshot: The id that its last snapshot must have. Default: any.
             validate: Called in phase `validating`, as in `session`.
             connect: Called in phase `connecting`, as in `session`.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
@@ -329,8 +327,7 @@ class SessionClient:
             Rejected: The creation was rejected.
             AuthenticationFailed: Kafka or the control API rejects our credentials.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
-            Invalid: A value is not allowed: an id that is empty, is longer than 256 characters or
-                has control characters.
+            Invalid: A value is not allowed, such as an empty id, or one with control characters.
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """

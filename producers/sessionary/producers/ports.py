@@ -24,7 +24,7 @@ from sessionary.producers.run_ports import (
 )
 from sessionary.schemas.headers import restamp_headers
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import ErrorInfo, Rejection
+from sessionary.schemas.types import DataClass, ErrorInfo, Rejection
 
 if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
@@ -185,6 +185,16 @@ class Transport(Protocol):
         A second call does nothing and returns 0.
         """
         ...
+
+
+class Origin(NamedTuple):
+    """A snapshot of another session, with which a new session starts, and its content."""
+
+    session_id: str
+    snapshot_id: str
+    state: dict[str, Json]
+    schema_version: int
+    data_classes: Sequence[DataClass]
 
 
 class KnownSession(NamedTuple):

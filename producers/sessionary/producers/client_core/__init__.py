@@ -2,6 +2,7 @@
 
     core           the parts that a process has once, also after a fork; clients of other tenants
     sessions       opens, attaches, claims and creates sessions; the start of a client
+    origin         the content of another session's snapshot, with which a new one starts
     opening        where an id of the caller's own leads, and who of several creators has it
     task_reads     the questions about tasks
 

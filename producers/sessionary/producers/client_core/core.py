@@ -3,8 +3,8 @@
 Threads, connections, files and sequence numbers are made once per process. In a forked child none
 of these work: threads do not exist there, and files and numbers are the parent's. So a fork
 separates the child's copy of the client from these parts, and its first use makes new ones. POSIX
-permits a child of a process with threads little else: no lock may be taken in between. It is one
-module, because opening, fork and end change the same parts.
+permits a child of a process with threads little else: no lock may be taken in between. All is in
+one module because opening, fork and end change the same parts.
 """
 
 import contextlib

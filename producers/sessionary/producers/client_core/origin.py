@@ -1,26 +1,15 @@
 """The content that a new session starts with, if it starts from another session's snapshot."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sessionary.producers.client_core.core import ClientCore
 from sessionary.producers.errors import Invalid, SessionLost
-from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.ports import Origin, SessionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.view import parsed_state
-from sessionary.schemas.types import DataClass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-class Origin(NamedTuple):
-    """A snapshot of another session, and its content."""
-
-    session_id: str
-    snapshot_id: str
-    state: dict[str, Json]
-    schema_version: int
-    data_classes: "Sequence[DataClass]"
+    pass
 
 
 def fetch_origin(

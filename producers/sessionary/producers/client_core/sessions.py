@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sessionary.producers.artifacts.library import ArtifactLibrary
-    from sessionary.producers.client_core.origin import Origin
     from sessionary.producers.durable.flow import Flow
+    from sessionary.producers.ports import Origin
     from sessionary.producers.settings import ProducerSettings
 
 

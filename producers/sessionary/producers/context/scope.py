@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, Pr
 
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.errors import Invalid
-from sessionary.producers.ports import OnError
+from sessionary.producers.ports import OnError, Origin
 from sessionary.schemas.events import Payload
 from sessionary.schemas.limits import REPORTED_MAX_US, REPORTED_MIN_US
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from sessionary.producers.client_core.origin import Origin
     from sessionary.producers.context.call_counts import AttemptCalls
     from sessionary.producers.run_ports import CallView, Waits
 
@@ -79,7 +78,7 @@ class CallAnswers(Protocol):
         """Return the parent of the next new session, which was given as `parent_id`."""
         ...
 
-    def recorded_origin(self, session_id: str) -> "Origin | None":
+    def recorded_origin(self, session_id: str) -> Origin | None:
         """Return what the replayed session started with from a session's snapshot; None: ask."""
         ...
 

@@ -73,10 +73,9 @@ def tool(
             that may have happened (any of these but no connection) is repeated only if `query` says
             that it did not, or if `retry` is given: then the service must honor keys.
         calls_per_s: How many calls of the tool may begin in a second in this process.
-        wait_s: Seconds to wait for a call of the same key that is in progress elsewhere.
-        snapshots: Take a snapshot of the session before and after each call, also if it fails; for
-            what cannot be repeated cheaply, see the guide on snapshots. Default: as the run says,
-            else the session. `Session.snapshot_id` is then the id of the one after.
+        wait_s: Seconds to wait for a call of the same key in another place.
+        snapshots: Take a snapshot of the session before and after each call, also if it fails.
+            Default: as the run says, else the session. `Session.snapshot_id` is that after it.
 
     Raises, when the decorated function is called:
         ToolCallInProgress: The same call is in progress elsewhere.
@@ -88,7 +87,6 @@ def tool(
         Invalid: No key can be made, or the result is a generator or a coroutine yet to be awaited.
         ResultTooLarge: The result of a call without effect fits into no event, and the client has
             no library. With an effect the result is returned, and `on_error` gets the error.
-
     Also raises the function's exceptions, and as `Session.emit` does.
     """
     limit_ms = _check_declaration(effect, deadline, calls_per_s)

@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection
 from threading import RLock
 from typing import Any, Final, Literal, NamedTuple
 
-from sessionary.producers.client_core.origin import Origin
 from sessionary.producers.client_core.sessions import KnownSession
 from sessionary.producers.context.scope import AskedCall
 from sessionary.producers.errors import Invalid
-from sessionary.producers.ports import Json
+from sessionary.producers.ports import Json, Origin
 from sessionary.producers.replay.calls import RecordedCall, call_key, describe_call, given_parameters
 from sessionary.producers.replay.errors import (
     NotReplayable,

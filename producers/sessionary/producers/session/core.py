@@ -1,7 +1,7 @@
 """The core of one session: its view, its heartbeats, how it sends events and adopts answers.
 
 All other work of a session uses the core: the collaborators in this folder hold one, and `Session`
-and `AsyncSession` hold only a core.
+and `AsyncSession` hold only a core. It is one class because all of it is guarded by one lock.
 """
 
 import sys

@@ -6,13 +6,14 @@ Loaded only where snapshots are taken, by `Session.snapshot` or around tool call
 import hashlib
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import SessionaryError
 from sessionary.producers.ports import SessionView
-from sessionary.schemas.events import SnapshotCreated
+from sessionary.schemas.events import Payload, SnapshotCreated
 from sessionary.schemas.ids import snapshot_hash
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 from sessionary.schemas.snapshots import WHOLE_EVERY, content_size, stored_snapshot
@@ -25,15 +26,36 @@ from sessionary.schemas.types import (
     ToolExecution,
 )
 
-if TYPE_CHECKING:
-    from sessionary.producers.session.core import SessionCore
-
 _RESOURCES_MAX: Final = 256
 _SENT_MAX: Final = 16  # as many rejections as a session's row keeps
 # After these a snapshot is taken again under a new id: it came at the wrong time, or was damaged.
 _TAKEN_AGAIN: Final[frozenset[RejectionReason]] = frozenset(
     {"snapshot_exists", "broken_chain", "hash_mismatch", "late", "illegal_transition"}
 )
+
+
+class SnapshotOwner(Protocol):
+    """The core of a session, whose modules use this one: it imports none of them.
+
+    `view` is its `SessionKnown`, `services` its `SharedServices`.
+    """
+
+    services: Any
+    view: Any
+
+    @property
+    def session_id(self) -> str:
+        """The session's UUID."""
+        ...
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Guards the view."""
+        ...
+
+    def send_event(self, payload: Payload, fields: EnvelopeFields) -> str:
+        """Send an event of the session; return its id. Raises as `Session.emit` does."""
+        ...
 
 
 class SnapshotCache:
@@ -95,7 +117,7 @@ class SnapshotChain:
         open_call: Id of the tool call before which the head was taken; None for any other head.
     """
 
-    def __init__(self, core: "SessionCore", messages: Sequence[SnapshotMessage], tool: ToolExecution | None) -> None:
+    def __init__(self, core: SnapshotOwner, messages: Sequence[SnapshotMessage], tool: ToolExecution | None) -> None:
         self._core = core
         self.messages = deque(messages, maxlen=CONVERSATION_TURNS_MAX)
         self.open_call = _open_call(tool)
@@ -231,7 +253,7 @@ def _open_call(tool: ToolExecution | None) -> str | None:
     return tool.tool_call_id if tool is not None and tool.status is None else None
 
 
-def open_chain(core: "SessionCore") -> SnapshotChain:
+def open_chain(core: SnapshotOwner) -> SnapshotChain:
     """Return the session's chain; it begins now if it has none. Hold the session's lock."""
     view = core.view
     if view.chain is None:
@@ -240,7 +262,7 @@ def open_chain(core: "SessionCore") -> SnapshotChain:
     return chain
 
 
-def snapshot_call(core: "SessionCore", tool: ToolExecution, fields: EnvelopeFields) -> None:
+def snapshot_call(core: SnapshotOwner, tool: ToolExecution, fields: EnvelopeFields) -> None:
     """Take the snapshot before or after a tool call, unless the head is that before this call.
 
     Raises nothing: an error goes to the client's `on_error`, and the call goes on.
@@ -256,7 +278,7 @@ def snapshot_call(core: "SessionCore", tool: ToolExecution, fields: EnvelopeFiel
         core.services.on_error(error)
 
 
-def open_call(core: "SessionCore") -> str | None:
+def open_call(core: SnapshotOwner) -> str | None:
     """Return the id of the tool call before which the head was taken; None for any other head."""
     with core.lock:
         return _open_call(core.view.head_tool) if core.view.chain is None else core.view.chain.open_call

@@ -1,4 +1,7 @@
-"""Events of a session: lifecycle, activity, state and clean-up."""
+"""Events of a session: lifecycle, activity, state and clean-up.
+
+They are in one module because the schemas' documents list them as one family, in this order.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -17,6 +17,7 @@ In the order in which a record passes:
     executor           runs blocking calls that may never return
     decisions          decisions about a halted partition: skips, gaps, truncations, clocks
     rebuild            rebuilds the rows of a partition whose changelog cannot be trusted
+    past_log           reads what a session's state at a point is folded from
     pending_records    records between fetching and folding: read, pending, counted
     fetcher            fetches the logs of the owned partitions
 """

@@ -73,7 +73,7 @@ def test_what_no_session_can_start_from_is_an_error_and_nothing_is_sent() -> Non
         sent = len(memory.events())
         wrong: tuple[tuple[type[Exception], str, dict[str, Any]], ...] = (
             (Invalid, "is of tenant other", {"from_session": theirs}),
-            (SessionLost, "which the tenant does not have", {"from_session": "thread-of-nobody"}),
+            (SessionLost, "which the tenant does not have", {"from_session": "thread-of-another"}),
             (Invalid, "serves another user", {"from_session": first, "user_id": "u2"}),
             (Invalid, f"snap_0 is not the last one.*{snapshot_id}", {"from_session": first, "from_snapshot": "snap_0"}),
             (Invalid, "name its session in from_session", {"from_snapshot": snapshot_id}),

@@ -362,11 +362,8 @@ def _decide_known(
         facts += end_transactions(row, fact, arrival.now_ms)
     if not envelope.data_classes or envelope.data_classes == row.data_classes:
         facts.append(fact)  # as of most events, which declare what the session's first one did
-    elif moved or isinstance(fact, (Transitioned, MigrationMoved)):
-        # The transition's own audit record has the tags of the classes that its event declares.
-        facts += (DataClassified(envelope.data_classes), fact)
     else:
-        facts += (fact, DataClassified(envelope.data_classes))
+        facts += _with_classes(fact, envelope, is_move=bool(moved))
     if moved:
         facts += moved
     if envelope.context_bytes is not None:
@@ -384,6 +381,12 @@ def _decide_known(
     if envelope.producer_seq % HASHED_EVERY == 0:
         facts.append(StateHashed())
     return Decision(facts, writes=further.writes)
+
+
+def _with_classes(fact: SessionFact, envelope: Envelope, *, is_move: bool) -> Sequence[Any]:
+    classified = DataClassified(envelope.data_classes)
+    # The transition's own audit record has the tags of the classes that its event declares.
+    return (classified, fact) if is_move or isinstance(fact, (Transitioned, MigrationMoved)) else (fact, classified)
 
 
 def _check_number(row: SessionState, envelope: Envelope, arrival: SessionArrival) -> SequenceCheck:
