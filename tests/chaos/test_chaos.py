@@ -46,7 +46,7 @@ def test_what_an_agent_sends_after_its_session_was_taken_over_is_not_accepted(
     result = run_chaos(processes, tmp_path, SEED + 1, "--only", "freeze agent")
     claims = result["claims"]
     assert claims["sessions"] >= 1
-    assert claims["stale"] >= claims["sessions"]
+    assert claims["stale"] >= 1  # an agent that hears of it before it goes on sends nothing
     assert claims["accepted"] == 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
+from sessionary.schemas.limits import TRANSACTIONS_MAX
 from sessionary.schemas.records import Tombstone
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
@@ -148,7 +149,7 @@ def _pauses(actor: Actor, n: int) -> Script:
     actor.say("session_resumed", snapshot_id="another")  # version_conflict
     actor.resume("paused" if n % 2 else None)
     actor.say("session_activity", {"epoch": 1})  # stale_epoch
-    actor.say("session_paused", kind="UNKNOWN", reason=None)
+    actor.say("session_paused", kind="UNKNOWN", reason=None, snapshot=snapshot("paused again"))
     actor.say("session_terminated", reason="closed")  # invalid_reason
     if n % 3 == 1:
         actor.say("session_terminated", reason="cancelled")
@@ -177,6 +178,29 @@ def _asks(actor: Actor, n: int) -> Script:
     actor.say("session_activity")
     operator.agent.epoch += 1
     operator.say("session_terminated", {"actor": "ops"}, reason="cancelled", as_operator=True)
+    yield actor.asked()
+
+
+def _goes_back(actor: Actor, n: int) -> Script:
+    """Rollbacks and transactions, and those that are refused; one copy opens too many."""
+    actor.begin()
+    actor.say("snapshot_created", snapshot=snapshot("kept"))
+    actor.say("snapshot_created", snapshot=snapshot("kept"))  # snapshot_exists
+    actor.say("state_updated")
+    actor.say("session_rolled_back", snapshot_id="another", base_version=2, new_version=3)  # unknown_snapshot
+    actor.say("session_rolled_back", snapshot_id="kept", base_version=2, new_version=3)
+    actor.say("txn_begun", transaction_id="t1")
+    actor.say("txn_begun", transaction_id="t2")
+    actor.say("txn_committed", transaction_id="t1", base_version=3, new_version=4)
+    actor.say("txn_committed", transaction_id="t2", base_version=3, new_version=4)  # version_conflict
+    actor.say("txn_rolled_back", transaction_id="t2")
+    actor.say("txn_rolled_back", transaction_id="t1")  # unknown_transaction
+    if n == _CROWDED_COPY:
+        for number in range(TRANSACTIONS_MAX + COUNT_MIN + 4):  # the last ones: too_many_transactions
+            actor.say("txn_begun", transaction_id=f"many-{number}")
+            if number % 64 == 0:
+                yield 0.1
+    actor.say("session_terminated", reason="closed")
     yield actor.asked()
 
 
@@ -370,6 +394,7 @@ SCRIPTS: dict[str, Callable[[Actor, int], Script]] = {
     "times out often": _times_out_often,
     "pauses": _pauses,
     "asks": _asks,
+    "goes back": _goes_back,
     "works": _works,
     "errs": _errs,
     "fails fatally": _fails_fatally,

@@ -317,8 +317,7 @@ class AsyncSessionClient(AsyncClientBlock):
             from_snapshot: The id that its last snapshot must have. Default: any.
             validate: Awaited in phase `validating`, as in `session`.
             connect: Awaited in phase `connecting`, as in `session`.
-            beats_with: The life that bounds the session's heartbeats: the process, or the thread or
-                asyncio task that calls this. See `AsyncSession`.
+            beats_with: The life that bounds the session's heartbeats, as in `session`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
             snapshots: Take a snapshot before and after each recorded tool call of the session.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
@@ -329,8 +328,7 @@ class AsyncSessionClient(AsyncClientBlock):
         Raises:
             SessionExists: The session of this id is of another service, or serves another user.
             SessionEnded: It has ended, and its work is over.
-            Unavailable: The control API does not answer, or another process still starts it. The
-                same call may be repeated.
+            Unavailable: The control API does not answer, or another process starts it. Try again.
             DeliveryFailed: The creation could not be delivered.
             Rejected: The creation was rejected.
             AuthenticationFailed: Kafka or the control API rejects our credentials.

@@ -260,12 +260,12 @@ def _diff(path: str, old: Any, new: Any, operations: list[dict[str, Any]]) -> No
     if old == new:
         return
     if type(old) is dict and type(new) is dict:
-        operations += [{"op": "remove", "path": f"{path}/{_escaped(key)}"} for key in old if key not in new]
+        operations += [{"op": "remove", "path": f"{path}/{_escape_key(key)}"} for key in old if key not in new]
         for key, value in new.items():
             if key in old:
-                _diff(f"{path}/{_escaped(key)}", old[key], value, operations)
+                _diff(f"{path}/{_escape_key(key)}", old[key], value, operations)
             else:
-                operations.append({"op": "add", "path": f"{path}/{_escaped(key)}", "value": value})
+                operations.append({"op": "add", "path": f"{path}/{_escape_key(key)}", "value": value})
     elif type(old) is list and type(new) is list:
         _diff_lists(path, old, new, operations)
     else:
@@ -291,7 +291,7 @@ def _diff_lists(path: str, old: list[Any], new: list[Any], operations: list[dict
     operations += [{"op": "add", "path": f"{path}/{place}", "value": new[place]} for place in range(both, new_end)]
 
 
-def _escaped(key: str) -> str:
+def _escape_key(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 

@@ -54,9 +54,9 @@ def tool(
     anew in each attempt at a step, block of a run, and process: a resumed run is answered call by
     call. The argument `tool_call_id` (a parameter of the function, or not) is the key instead.
 
-    Within the function, `current_tool_key` returns the key, for services that take such keys. A
-    stored result is as JSON gives it back: `{"text": ..., "type": ...}` of what it cannot hold. The
-    client's library keeps more than 256 KiB. Outside any session, nothing is recorded.
+    Within the function, `current_tool_key` returns the key. A stored result is as JSON gives it
+    back: `{"text": ..., "type": ...}` of what it cannot hold; the client's library keeps more than
+    256 KiB. Outside any session, nothing is recorded.
 
     Args:
         name: Name of the tool. Default: the function's name.
@@ -79,7 +79,7 @@ def tool(
 
     Raises, when the decorated function is called:
         ToolCallInProgress: The same call is in progress elsewhere.
-        ToolCallUnresolved: It may have taken effect before; a person must decide.
+        ToolCallUnresolved: It may have taken effect; a person must decide.
         ToolCallOverdue: It was made, but ended after its limit, and its outcome is rejected.
         ToolCallFailed: It has failed for good before.
         Unavailable: Broker or processor do not answer in time. Call again later.
