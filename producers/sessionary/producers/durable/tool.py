@@ -47,7 +47,7 @@ def tool(
 
     For functions, coroutine functions, methods, partials and objects that can be called. A call
     first reserves its idempotency key, and waits for the processor's verdict. Then the function is
-    called, and its outcome recorded. The call returns once the broker has the outcome.
+    called, and its outcome recorded; the call returns once the broker has it.
 
     The key is a hash of tenant, run, step, tool and arguments. An equal call after one that
     succeeded has its own key, and is made; one after a failure has the same key. The count begins
@@ -72,10 +72,9 @@ def tool(
             errors whose attribute `retryable` is True. Default: five times. A call with an effect
             that may have happened (any of these but no connection) is repeated only if `query` says
             that it did not, or if `retry` is given: then the service must honor keys.
-        calls_per_s: How many calls of the tool may begin in a second in this process.
+        calls_per_s: How many calls may begin in a second in this process.
         wait_s: Seconds to wait for a call of the same key in another place.
-        snapshots: Take a snapshot of the session before and after each call, also if it fails.
-            Default: as the run says, else the session. `Session.snapshot_id` is that after it.
+        snapshots: Take a snapshot before and after each call. Default: as the run or session says.
 
     Raises, when the decorated function is called:
         ToolCallInProgress: The same call is in progress elsewhere.
@@ -95,9 +94,8 @@ def tool(
         label = f"{name or name_of(function)}"[:NAME_CHARACTERS_MAX]
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         outcome = effect != "read", queryable or query is not None, query, limit_ms
-        is_repeatable = effect == "read" or retry is not None
-        policy = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_repeatable, snapshots)
-        _policies[label] = policy
+        parts = retry or _DEFAULT_RETRY, rate, wait_s, effect == "read" or retry is not None, snapshots
+        policy = _policies[label] = ToolPolicy(label, *outcome, *parts)
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
     return functools.partial(decorate_inside, decorate)
