@@ -117,7 +117,7 @@ def every_example() -> Iterator[Event | Record]:
 
 
 def as_json(value: Any, bytes_as: Callable[[bytes], Any] = bytes.hex) -> Any:
-    """A value as JSON has it: classes as objects, bytes as hex unless `bytes_as` is another form."""
+    """A value as JSON has it: classes as objects, bytes as `bytes_as` makes them."""
     if is_record_class(type(value)):
         return {name: as_json(part, bytes_as) for name, part in zip(value._fields, value, strict=True)}
     if isinstance(value, list | tuple):

@@ -461,8 +461,9 @@ class AccessedResource(NamedTuple):
 class Snapshot(NamedTuple):
     """A session's content at one version.
 
-    It also says what the agent did. Snapshots form a chain: each names its parent. `sessionary.schemas.snapshots` makes and reads
-    deltas and compressed snapshots; the session's row always has the whole content of the last one.
+    It also says what the agent did. Snapshots form a chain: each names its parent.
+    `sessionary.schemas.snapshots` makes and reads deltas and compressed snapshots; the session's
+    row always has the whole content of the last one.
 
     Attributes:
         snapshot_id: `snap_` and 12 hex digits, unique in the session.

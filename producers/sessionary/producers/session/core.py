@@ -281,7 +281,7 @@ class SessionCore:
         return event_id
 
     def send_access(self, uri: str, operation: str, fields: EnvelopeFields = NO_FIELDS) -> str:
-        """Send an access of a resource, which the next snapshot names too. Raises as `send_event`."""
+        """Send an access of a resource, which the next snapshot names. Raises as `send_event`."""
         emitter = self.emitter
         if emitter.gate.of_parent:  # before its lock
             raise emitter.gate.closed_error()
