@@ -3,7 +3,7 @@ and the raw .avsc.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -116,15 +116,15 @@ def every_example() -> Iterator[Event | Record]:
         yield example(record)
 
 
-def as_json(value: Any) -> Any:
-    """A value as JSON has it: classes as objects, bytes as hex."""
+def as_json(value: Any, bytes_as: Callable[[bytes], Any] = bytes.hex) -> Any:
+    """A value as JSON has it: classes as objects, bytes as `bytes_as` makes them."""
     if is_record_class(type(value)):
-        return {name: as_json(part) for name, part in zip(value._fields, value, strict=True)}
+        return {name: as_json(part, bytes_as) for name, part in zip(value._fields, value, strict=True)}
     if isinstance(value, list | tuple):
-        return [as_json(part) for part in value]
+        return [as_json(part, bytes_as) for part in value]
     if isinstance(value, dict | MappingProxyType):
-        return {name: as_json(part) for name, part in value.items()}
-    return value.hex() if isinstance(value, bytes) else value
+        return {name: as_json(part, bytes_as) for name, part in value.items()}
+    return bytes_as(value) if isinstance(value, bytes) else value
 
 
 __all__ = [

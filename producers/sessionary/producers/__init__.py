@@ -140,6 +140,7 @@ from sessionary.schemas.events import Payload
 from sessionary.schemas.ids import SessionId
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 from sessionary.schemas.types import (
+    AccessedResource,
     Answer,
     CleanupAction,
     DataClass,
@@ -152,7 +153,9 @@ from sessionary.schemas.types import (
     RejectionReason,
     RunMode,
     Snapshot,
+    SnapshotMessage,
     StartFailureReason,
+    ToolExecution,
 )
 
 if TYPE_CHECKING:
@@ -233,6 +236,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AccessedResource",
     "Agent",
     "AgentMember",
     "AgentRecord",
@@ -349,6 +353,7 @@ __all__ = [
     "SessionaryError",
     "SettingsError",
     "Snapshot",
+    "SnapshotMessage",
     "SpoolDamaged",
     "SpoolRemoved",
     "SpoolUnusable",
@@ -365,6 +370,7 @@ __all__ = [
     "ToolCallInProgress",
     "ToolCallOverdue",
     "ToolCallUnresolved",
+    "ToolExecution",
     "Transaction",
     "Turn",
     "Unavailable",

@@ -413,7 +413,10 @@ class Limits(NamedTuple):
 
 
 class SnapshotMessage(NamedTuple):
-    """A message in the model's context, by the SHA-256 of its text in UTF-8, as hex."""
+    """A message in the model's context, by its hash.
+
+    The hash is the SHA-256 of its text in UTF-8, as hex.
+    """
 
     role: str
     content_hash: str
@@ -456,10 +459,11 @@ class AccessedResource(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A session's content at one version, and what the agent did.
+    """A session's content at one version.
 
-    Snapshots form a chain: each names its parent. `sessionary.schemas.snapshots` makes and reads
-    deltas and compressed snapshots; the session's row always has the whole content of the last one.
+    It also says what the agent did. Snapshots form a chain: each names its parent.
+    `sessionary.schemas.snapshots` makes and reads deltas and compressed snapshots; the session's
+    row always has the whole content of the last one.
 
     Attributes:
         snapshot_id: `snap_` and 12 hex digits, unique in the session.

@@ -324,7 +324,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         awaits_quota=body.get("awaits_quota") is True,
         exchanges=int(body.get("exchanges") or 0),
         hold=None if (hold := body.get("hold")) is None else HeldBy(hold["by"], int(hold["until_ms"])),
-        head_messages=[types.SnapshotMessage(**message) for message in head.get("messages") or ()],
+        head_messages=tuple(types.SnapshotMessage(**message) for message in head.get("messages") or ()),
         head_tool=None if (tool := head.get("tool")) is None else types.ToolExecution(**tool),
         user_id=body.get("user_id"),
         external_id=body.get("external_id"),

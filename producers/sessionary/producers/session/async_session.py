@@ -504,11 +504,11 @@ class AsyncSession(OpenedLater):
             envelope_fields(metadata) if metadata else NO_FIELDS,
         )
 
-    def access(self, uri: str, operation: str = "read", **metadata: Unpack[EventMetadata]) -> str:
+    async def access(self, uri: str, operation: str = "read", **metadata: Unpack[EventMetadata]) -> str:
         """Report that a resource was accessed now, by the agent or by the tool that calls this.
 
             text = Path("/data/sales.csv").read_text()
-            current_session().access("file:///data/sales.csv")
+            await current_session().access("file:///data/sales.csv")
 
         The event is an activity whose kind is the operation; `v_resource_accesses` has it with the
         step and the tool call that it belongs to. Artifacts of this client's library need no call.
@@ -522,8 +522,12 @@ class AsyncSession(OpenedLater):
         otherwise raises as `emit` does.
         """
         check_access(uri, operation)
-        return self.core.send_event(
-            SessionActivity(operation, None, uri), envelope_fields(metadata) if metadata else NO_FIELDS
+        return await hand_over(
+            self.core,
+            self.core.send_access,
+            uri,
+            operation,
+            envelope_fields(metadata) if metadata else NO_FIELDS,
         )
 
     async def progress(

@@ -280,6 +280,19 @@ class SessionCore:
             sent.add_event(event_id, EVENT_TYPES[type(payload)])
         return event_id
 
+    def send_access(self, uri: str, operation: str, fields: EnvelopeFields = NO_FIELDS) -> str:
+        """Send an access of a resource, which the next snapshot names. Raises as `send_event`."""
+        emitter = self.emitter
+        if emitter.gate.of_parent:  # before its lock
+            raise emitter.gate.closed_error()
+        with emitter.lock:
+            event_id = self.send_event(SessionActivity(operation, None, uri), fields)
+            accessed_us = emitter.last_us
+        if (chain := self.view.chain) is not None:
+            with self.lock:
+                chain.note_access(uri, operation, accessed_us)
+        return event_id
+
     def emit(self, payload: Payload, *, occurred_at: datetime | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Send an event as `Session.emit` does."""
         at_us = None if occurred_at is None else epoch_us(occurred_at)
@@ -578,7 +591,7 @@ class SessionCore:
         """
         if self.is_active() and not self.emitter.gate.of_parent:
             try:
-                self.send_event(SessionActivity(operation, None, uri))
+                self.send_access(uri, operation)
             except SessionaryError as error:
                 self.services.on_error(error)
 

@@ -505,9 +505,7 @@ class Session:
         otherwise raises as `emit` does.
         """
         check_access(uri, operation)
-        return self.core.send_event(
-            SessionActivity(operation, None, uri), envelope_fields(metadata) if metadata else NO_FIELDS
-        )
+        return self.core.send_access(uri, operation, envelope_fields(metadata) if metadata else NO_FIELDS)
 
     def progress(
         self, progress: float, total: float | None = None, message: str | None = None, **metadata: Unpack[EventMetadata]

@@ -86,16 +86,29 @@ def hand_over(session: Session, metadata: EventMetadata) -> None:
         session.agents.handoff(to="b", from_agent="a", **metadata)
 
 
+def roll_back(session: Session, metadata: EventMetadata) -> None:
+    session.rollback(session.snapshot(**metadata), **metadata)
+
+
+def commit_nothing(session: Session, metadata: EventMetadata) -> None:
+    with session.transaction(**metadata):
+        pass
+
+
 # What each verb that takes metadata does in an Active session; the last two in an Idle one.
 VERBS: dict[str, Callable[[Session, EventMetadata], object]] = {
     "emit": lambda s, m: s.emit(LlmDecision(chosen_tools=("search",)), **m),
     "activity": lambda s, m: s.activity("x", **m),
+    "access": lambda s, m: s.access("file:///x", **m),
     "info": lambda s, m: s.info("x", **m),
     "progress": lambda s, m: s.progress(1, **m),
     "usage": lambda s, m: s.usage(model="m", **m),
     "decision": lambda s, m: s.decision(tools=["search"], **m),
     "update_state": lambda s, m: s.update_state({"n": 1}, **m),
     "snapshot": lambda s, m: s.snapshot(**m),
+    "rollback": roll_back,
+    "transaction": commit_nothing,
+    "save_checkpoint": lambda s, m: s.save_checkpoint("import", {"n": 1}, **m),
     "message": lambda s, m: s.message("user", "x" * 20_000, **m),
     "agents.get": register_agent,
     "agents.handoff": hand_over,

@@ -47,11 +47,16 @@ ENDS = [SessionTerminated, SessionStartFailed]
 CASES = {
     "emit": Case(lambda s: s.emit(LlmDecision(chosen_tools=("search",)))),
     "activity": Case(lambda s: s.activity("llm")),
+    "access": Case(lambda s: s.access("file:///x")),
     "info": Case(lambda s: s.info("x")),
     "progress": Case(lambda s: s.progress(1)),
     "usage": Case(lambda s: s.usage(model="m")),
     "update_state": Case(lambda s: s.update_state({"n": 2}), waits=True),
     "snapshot": Case(lambda s: s.snapshot()),
+    "decision": Case(lambda s: s.decision(tools=["search"])),
+    "save_checkpoint": Case(lambda s: s.save_checkpoint("import", {"n": 2}), waits=True),
+    "load_checkpoint": Case(lambda s: s.load_checkpoint("import"), waits=True),
+    "rollback": Case(lambda s: s.rollback(s.snapshot_id or ""), lambda s: s.snapshot(), waits=True),
     "message": Case(lambda s: s.message("user", LARGE_TEXT), waits=True),
     "conversation.add_result": Case(lambda s: s.conversation.add_result("search", LARGE_TEXT), waits=True),
     "conversation.read": Case(lambda s: s.conversation.read(), waits=True),
@@ -121,7 +126,8 @@ def test_a_session_that_is_left_by_a_cancelled_verb_ends_once_and_is_silent(
     session = asyncio.run(main())  # returns once no thread of its executor is at work any more
     wait_until(lambda: memory.view_session(session).state == last_state, 60, "the end")
     view = memory.view_session(session)
-    assert (session.version, session.state) == (view.version, {"n": view.version})
+    content = {"n": 1 if verb == "rollback" else view.version}  # an update makes n its version; 1 is the snapshot's
+    assert (session.version, session.state) == (view.version, content)
     applied = [type(each.event.payload) for each in memory.verdicts() if each.outcome == "applied"]
     assert [kind for kind in applied if kind in ends] == applied[-1:]
     # What was sent to end a session that was resumed after all came from the epoch before.

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from sessionary.producers.artifacts import ArtifactLibrary
 from sessionary.producers.session.snapshots import SnapshotCache
 from sessionary.producers.session.view import new_snapshot_ids
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
-from sessionary.schemas.events import SnapshotCreated
+from sessionary.schemas.events import SessionActivity, SnapshotCreated
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.snapshots import read_chain
 from sessionary.schemas.topics import VALUE_BYTES_MAX
@@ -197,6 +198,34 @@ def test_turn_messages_and_resources_are_in_it() -> None:
             SnapshotMessage("assistant", content_hash("hi"), 2),
         )
         assert made.resources == (read,)
+
+
+def test_an_access_is_in_the_next_snapshot_and_in_no_other(tmp_path: Path) -> None:
+    client, memory = memory_client(artifacts=tmp_path)
+    with client, client.session(user_id="u", snapshots=True) as session:
+        session.access("file:///a")
+        search_papers("x")
+        assert client.artifacts is not None
+        artifact = client.artifacts.save(session, "report", "markdown")
+        client.artifacts.load(artifact.reference)
+        session.snapshot()
+    accessed = [
+        AccessedResource(event.payload.uri, event.envelope.occurred_at, event.payload.kind)
+        for event in memory.events()
+        if isinstance(event.payload, SessionActivity) and event.payload.uri
+    ]
+    assert [each.operation for each in accessed] == ["read", "read"]
+    chain = chain_of(memory)
+    assert sides(chain) == [None, "before", "succeeded", None, None]
+    assert [each.resources for each in chain] == [(), (accessed[0],), (), (accessed[1],), ()]
+
+
+def test_an_access_before_the_first_snapshot_needs_no_chain() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        session.access("file:///a", "write")
+        assert session.core.view.chain is None
+    assert memory.rejections() == []
 
 
 def test_the_asyncio_client_takes_the_same_snapshots() -> None:

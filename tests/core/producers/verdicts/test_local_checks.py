@@ -144,7 +144,7 @@ def test_an_unknown_data_class_is_named_with_its_place() -> None:
     with pytest.raises(EncodeError) as raised:
         JudgedMemory().client()[0].session(user_id="u", data_classes=("personal", "money"))  # type: ignore[arg-type]
     assert raised.value.detail == (
-        "SessionCreated: envelope.data_classes[1] is 'money'; allowed: none, personal, financial, medical"
+        "SessionCreated: envelope.data_classes[1] is 'money'; allowed: none, personal, financial, medical, legal"
     )
 
 

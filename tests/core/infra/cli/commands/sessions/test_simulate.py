@@ -30,13 +30,13 @@ def test_the_first_difference_is_printed_and_a_wrong_option_says_what_to_do(
     assert run([*command, f"{offset}={tmp_path / 'nine.json'}", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["first"]["offset"], found["first"]["event_type"]) == (offset, "tool_call_succeeded")
-    assert (found["first"]["recorded"], found["first"]["simulated"], found["rows_differing"]) == ("'7'", "'9'", 1)
+    assert (found["first"]["recorded"], found["first"]["simulated"], found["rows_differing"]) == ("'7'", "'9'", 2)
     monkeypatch.setattr("sessionary.infra.cli.commands.sessions.simulate.wants_json", lambda _: False)
     assert run([*command, f"{offset}={tmp_path / 'nine.json'}"]) == 0
     out, err = capfd.readouterr()
     assert out.startswith(f"offset {offset}, tool_call_succeeded: result_json of the row ")
     assert out.rstrip().endswith("is '9', and was '7'")
-    assert "1 rows differ at the end" in err
+    assert "2 rows differ at the end" in err  # the session's has the last result
     for replace, code, text in (
         (f"{offset}", 5, "use EVENT=FILE"),
         (f"{offset}={tmp_path / 'bad.json'}", 5, "is no JSON"),
