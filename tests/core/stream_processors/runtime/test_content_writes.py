@@ -183,7 +183,7 @@ def row_bytes(rows: Mapping[bytes, Any]) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("new_store", [new_memory_store, new_rocks_store])
-@pytest.mark.parametrize("characters_max", [0, 80])  # a new session has 81
+@pytest.mark.parametrize("characters_max", [0, 72])  # a new session has 73
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.interpreted
 def test_rows_after_a_recovery_are_those_in_memory(
