@@ -50,7 +50,7 @@ def check_version(row: Row, fields: Row) -> None:
 def restored(row: Row, known: Row | None, fields: Row) -> str:
     """Return the content to which a session goes back, or raise `Rejection`."""
     check_version(row, fields)
-    found = {row["head"]: row["head_content"][0]} if row["head_content"][2] == "full" else {}
+    found = {row["head"]: row["whole"]["state_json"]}
     found |= {each[0]: each[2] for each in ([] if known is None else known["saved"])}
     if fields["snapshot_id"] not in found:
         raise Rejection("unknown_snapshot")

@@ -14,14 +14,15 @@ from confluent_kafka import Message
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import SessionKey, content_hash, partition_of, run_key
+from sessionary.schemas.limits import TRANSACTIONS_MAX
 from sessionary.schemas.records import QuotaVerdict, RunState, SessionState
-from sessionary.schemas.types import ErrorInfo, QuotaName, RunQuota, SessionQuota, Snapshot
+from sessionary.schemas.types import CleanupAction, ErrorInfo, QuotaName, RunQuota, SessionQuota, Snapshot
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from tests.core.oracle_rig import START_MS
 from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
 from tests.core.random_agents import LONG_TEXTS, OUT_OF_BOUNDS, SHORT
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, Maker, RecordFuzzer
-from tests.core.run_moves import CALL_WAY, ERRORS, WORK, draw_agent_event
+from tests.core.run_moves import CALL_WAY, ERRORS, WORK, draw_agent_event, draw_point_event
 from tests.fuzz.full_sessions import FullSessions, agent_of
 from tests.support.event_factory import EventFactory, snapshot
 
@@ -29,6 +30,7 @@ _DAY_MS = 86_400_000
 _LEAPS_MS = (*[_DAY_MS + 3_600_000] * 4, 15 * _DAY_MS, 31 * _DAY_MS)  # a resume, a tombstone, a finished run expires
 _OUTAGE_GRACE_TICKS = 12  # of a few seconds: as long as no timer fires after an outage
 _AGES_MS = (0, _DAY_MS, *[60 * _DAY_MS, 900 * _DAY_MS] * 3)  # of the times in session ids
+_ENDED_TOGETHER = 9  # sessions: more than two chunks of tombstones
 _REPLAYED_SHARE = 0.01
 _REPLAYED: list[tuple[str, str | bytes | None]] = [(REPLAYED_FROM, b'"events:0:1"')]
 _TOO_LARGE_CHARS, _TOO_LARGE_SHARE = 2_200_000, 0.05
@@ -83,8 +85,12 @@ class StoryFuzzer(RecordFuzzer):
             (self._make_call, 0.7),
             (self._send_agent_event, 4),
             (self._send_large_content, 2),
-            (self._resume_too_late, 2.4),
+            (self._resume_too_late, 3),
             (self._lose_task, 0.7),
+            (self._send_point_event, 3),
+            (self._end_many, 0.4),
+            (self._begin_too_many, 0.07),
+            (self._release_twice, 0.7),
             (self._damage_value, 38),
         ]
 
@@ -300,6 +306,56 @@ class StoryFuzzer(RecordFuzzer):
             self._send(agent, event_type, fields, run_id=run_id, **second)
         self._send(agent, "run_running", {"progress": None}, run_id=run_id)
         self._send(agent, "run_cancelled", run_id=run_id)
+
+    def _send_point_event(self) -> None:
+        """Send an event of a checkpoint or a rollback, a snapshot's id again, or a transaction."""
+        agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
+        row, chance = self._state_of(agent), self._random.random()
+        if row is None:
+            self._tick()
+        elif chance < 0.15:
+            head = row.snapshot.snapshot_id
+            self._send(agent, "snapshot_created", {"snapshot": snapshot(head, parent=head)})
+        elif chance < 0.4:
+            name = {"transaction_id": f"own-{self._made}"}
+            versions = {"base_version": row.version, "new_version": row.version + 1}
+            self._send(agent, "txn_begun", name)
+            event_type = self._random.choice(("txn_committed", "txn_rolled_back"))
+            for _ in range(2):  # it ends once
+                self._send(agent, event_type, name | (versions if event_type == "txn_committed" else {}))
+        elif chance < 0.55:
+            versions = {"base_version": row.version, "new_version": row.version + 1}
+            self._send(agent, "session_rolled_back", {"snapshot_id": "nowhere", **versions})
+        else:
+            move = draw_point_event(self._random, row)
+            self._send(agent, move.event_type, move.fields)
+
+    def _end_many(self) -> None:
+        """Create sessions that end on one day: their tombstones are packed together."""
+        for agent in [self._new_agent() for _ in range(_ENDED_TOGETHER)]:
+            self._send(agent, "session_created", {"limits": SHORT})
+            self._send(agent, "session_start_failed", {"reason": "invalid_config"})
+
+    def _release_twice(self) -> None:
+        """Confirm the last clean-up of a session twice, if one of the agents has any."""
+        for agent in self._random.sample(self._agents, len(self._agents)):
+            row = self._state_of(agent)
+            if row is not None and row.cleanups:
+                done = [CleanupAction("close_connection", True, 1)]
+                for _ in range(2):
+                    self._send(
+                        agent, "resources_released", {"cleanup_id": row.cleanups[-1].cleanup_id, "actions": done}
+                    )
+                return
+        self._tick()
+
+    def _begin_too_many(self) -> None:
+        """Begin more transactions in a session that never ends than may be open."""
+        agent = self._full_of_children
+        row = self._state_of(agent)
+        is_open = 0 if row is None else len(row.transactions)
+        for number in range(TRANSACTIONS_MAX + 4 - is_open):
+            self._send(agent, "txn_begun", {"transaction_id": f"more-{self._made}-{number}"})
 
     def _resume_too_late(self) -> None:
         """Let a run fail in a session that never ends, and days pass before it is resumed.

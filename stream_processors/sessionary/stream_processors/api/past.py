@@ -87,11 +87,11 @@ class PastPage:
 
     async def at(self, request: Request) -> Response:
         """Answer `GET …/at` with a `past_document`. Raises `Problem`."""
-        point = _parse_point(request.query)
         asked = await self._questions.ask_owner(request, FOLD_S_MAX)
         if isinstance(asked, Response):
             return asked
         _require_known(asked)
+        point = _parse_point(request.query)  # whoever may not ask learns nothing of the query
         told = await self._tell(asked, point, folds=request.query.get("fold") != "false")
         self._require_kept(told.state, point)
         return json_response(

@@ -156,6 +156,13 @@ def test_another_tenants_or_users_session_is_unknown(rig: PageRig, token: str) -
     assert (status, problem["reason"], rig.folds) == (404, "unknown_session", 0)
 
 
+@pytest.mark.parametrize("query", ["", "offset=x"])
+def test_who_may_not_ask_learns_nothing_of_the_query(rig: PageRig, query: str) -> None:
+    refused = [rig.ask(query, token=token) for token in ("nobody", "ops", "other", "user")]
+    assert [status for status, _ in refused] == [401, 403, 404, 404]
+    assert rig.folds == 0
+
+
 def test_only_a_reader_may_ask(rig: PageRig) -> None:
     status, _ = rig.ask("offset=1&tenant=acme", token="ops")
     assert (status, rig.folds) == (403, 0)

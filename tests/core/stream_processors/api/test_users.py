@@ -28,6 +28,7 @@ LISTS = {
     "/v1/open-requests": "open_requests",
 }
 BODY = {"reason": "look", "to": "shop", "for": "shop"}
+QUERIES = {"/v1/sessions/{session_id}/at": "offset=0"}  # what a page cannot do without
 
 
 def all_routes() -> list[tuple[str, str]]:
@@ -46,6 +47,7 @@ class Served:
 
     def ask(self, token: str | None, method: str, path: str, body: Any = None, place: int = 0) -> requests.Response:
         """Ask for a page; `place` picks the ids in its path: 0 is what is there."""
+        path += f"?{QUERIES[path]}" if path in QUERIES else ""
         for name, values in self.state.values.items():
             path = path.replace(f"{{{name}}}", str(values[place if name in ("session_id", "task_id") else 0]))
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -29,7 +29,7 @@ def further_processes(count: int, first: EventFactory) -> Iterator[EventFactory]
     """Yield agents of further processes, each at the epoch of the first one."""
     for number in range(count):
         agent = EventFactory(producer=f"p{number}")
-        agent.epoch = first.epoch
+        agent.epoch, agent.taken = first.epoch, first.taken  # a snapshot's id is new in its session
         yield agent
 
 

@@ -77,6 +77,8 @@ class MigrationMachine(RuleBasedStateMachine):
         name = f"s{next(self.numbers)}"
         self.agents = {one: EventFactory(name, service=one, producer=f"p-{one}") for one in (*SERVICES, OPERATOR)}
         self.agent = self.agents[SERVICES[0]]
+        for one in self.agents.values():
+            one.taken = self.agent.taken  # a snapshot's id is new in its session
         self.rig.start(self.agent, limits=LIMITS)
         self.model, self.account = ProtocolModel(SERVICES[0], self.rig.at), ProtocolAccount(SERVICES[0])
         self.ends: list[tuple[str | None, str]] = []
