@@ -94,8 +94,10 @@ def tool(
         label = f"{name or name_of(function)}"[:NAME_CHARACTERS_MAX]
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         outcome = effect != "read", queryable or query is not None, query, limit_ms
-        parts = retry or _DEFAULT_RETRY, rate, wait_s, effect == "read" or retry is not None, snapshots
-        policy = _policies[label] = ToolPolicy(label, *outcome, *parts)
+        is_safe = effect == "read" or retry is not None
+        policy = _policies[label] = ToolPolicy(
+            label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_safe, snapshots
+        )
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
     return functools.partial(decorate_inside, decorate)
