@@ -137,7 +137,7 @@ def test_a_minute_of_chaos_loses_and_doubles_nothing(native_path: str, processes
     result = run_chaos(processes, tmp_path, SEED, "--keep-logs", *only, env={"PYTHONPATH": native_path})
     assert {fault["kind"] for fault in result["outcomes"]} == set(KINDS)
     assert result["events"] > 1_000
-    folder = ROOT / "build" / "chaos" / f"{SEED}"
+    folder = ROOT / "build" / "chaos" / f"{SEED}-on-1"
     for name in PROCESSORS:
         assert set(cores_reported([folder / f"{name}.log"])) == {"native"}
     shutil.rmtree(folder)

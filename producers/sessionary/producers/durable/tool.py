@@ -94,7 +94,7 @@ def tool(
         label = f"{name or name_of(function)}"[:NAME_CHARACTERS_MAX]
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         outcome = effect != "read", queryable or query is not None, query, limit_ms
-        is_safe = effect == "read" or retry is not None
+        safe = effect == "read" or retry is not None
         policy = _policies[label] = ToolPolicy(
             label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_safe, snapshots
         )
