@@ -31,7 +31,7 @@ def test_each_public_function_stands_on_the_page() -> None:
 def test_a_verb_has_its_parameters_its_effect_and_its_errors() -> None:
     verbs = {verb.call.partition("(")[0]: verb for group in GROUPS for verb in verbs_of(group)}
     message = verbs["session.message"]
-    assert message.call == "session.message(role, content, *, name=None, **metadata)"
+    assert message.call == "session.message(role, content, *, name=None, tokens=None, **metadata)"
     assert message.returns == "str"
     assert set(message.errors) == {"Invalid", "Unavailable"}
     assert verbs["call.tokens_in"].effect.startswith("Tokens of the prompt, with those ")
