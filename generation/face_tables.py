@@ -45,7 +45,7 @@ SESSION: Final = Face(
     "session/session.py",
     "session/async_session.py",
     {
-        **dict.fromkeys(("emit", "activity", "info", "progress", "usage", "decision", "snapshot"), "send"),
+        **dict.fromkeys(("emit", "activity", "access", "info", "progress", "usage", "decision", "snapshot"), "send"),
         **dict.fromkeys(("pause", "error", "enter_phase"), "send"),
         **dict.fromkeys(("complete", "close", "cancel", "force_close", "fail_start"), "end"),
         **dict.fromkeys(("sync", "read", "get", "list", "handoff", "execution", "artifacts", "verify"), "wait"),
@@ -69,6 +69,7 @@ SESSION: Final = Face(
         r"^( +)(recommend\()": r"\1await \2",
         r"= (ask_model|session\.(ask|load_checkpoint|snapshot|start_task|agents\.get)|run\.step)\(": r"= await \1(",
         r"^( +)(session\.(activity|message|update_state|rollback|save_checkpoint))\(": r"\1await \2(",
+        r"^( +)(current_session\(\)\.access)\(": r"\1await \2(",
         r"It is thread-safe, and a context manager\.": "It is an async context manager. " + CANCELLED,
     },
     {"Session": frozenset({"__init__", "__repr__", "__enter__", "__exit__"})},

@@ -523,11 +523,7 @@ class AsyncSession(OpenedLater):
         """
         check_access(uri, operation)
         return await hand_over(
-            self.core,
-            self.core.send_access,
-            uri,
-            operation,
-            envelope_fields(metadata) if metadata else NO_FIELDS,
+            self.core, self.core.send_access, uri, operation, envelope_fields(metadata) if metadata else NO_FIELDS
         )
 
     async def progress(
