@@ -85,11 +85,11 @@ class StoryFuzzer(RecordFuzzer):
             (self._make_call, 0.7),
             (self._send_agent_event, 4),
             (self._send_large_content, 2),
-            (self._resume_too_late, 3),
+            (self._resume_too_late, 3.6),
             (self._lose_task, 0.7),
             (self._send_point_event, 3),
             (self._end_many, 0.4),
-            (self._begin_too_many, 0.07),
+            (self._begin_too_many, 0.12),
             (self._release_twice, 0.7),
             (self._damage_value, 38),
         ]
@@ -323,9 +323,10 @@ class StoryFuzzer(RecordFuzzer):
             event_type = self._random.choice(("txn_committed", "txn_rolled_back"))
             for _ in range(2):  # it ends once
                 self._send(agent, event_type, name | (versions if event_type == "txn_committed" else {}))
-        elif chance < 0.55:
+        elif chance < 0.65:
             versions = {"base_version": row.version, "new_version": row.version + 1}
-            self._send(agent, "session_rolled_back", {"snapshot_id": "nowhere", **versions})
+            target = self._random.choice(("nowhere", row.snapshot.snapshot_id))
+            self._send(agent, "session_rolled_back", {"snapshot_id": target, **versions})
         else:
             move = draw_point_event(self._random, row)
             self._send(agent, move.event_type, move.fields)
@@ -373,7 +374,8 @@ class StoryFuzzer(RecordFuzzer):
         self._leap_ms = self._random.choice(_LEAPS_MS)
         for _ in range(_OUTAGE_GRACE_TICKS):
             self._tick()
-        self._send(agent, "run_resumed", run_id=run_id)
+        for _ in range(2):
+            self._send(agent, "run_resumed", run_id=run_id)
 
 
 def _key_of_time(random: Random, tenant: str, made_ms: int) -> SessionKey:
