@@ -95,9 +95,7 @@ def tool(
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         outcome = effect != "read", queryable or query is not None, query, limit_ms
         safe = effect == "read" or retry is not None
-        policy = _policies[label] = ToolPolicy(
-            label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_safe, snapshots
-        )
+        policy = _policies[label] = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, safe, snapshots)
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
     return functools.partial(decorate_inside, decorate)
