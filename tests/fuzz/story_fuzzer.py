@@ -77,7 +77,7 @@ class StoryFuzzer(RecordFuzzer):
             (self._take_over, 3),
             (self._beat_on, 1),
             (self._ask_person, 0.7),
-            (self._fail_for_good, 0.3),
+            (self._fail_for_good, 0.5),
             (self._step_in, 0.6),
             (self._migrate, 0.7),
             (self._create_by_time, 2),
@@ -89,8 +89,9 @@ class StoryFuzzer(RecordFuzzer):
             (self._lose_task, 0.7),
             (self._send_point_event, 3),
             (self._end_many, 0.4),
-            (self._begin_too_many, 0.12),
+            (self._begin_too_many, 0.2),
             (self._release_twice, 0.7),
+            (self._recover_again, 1),
             (self._damage_value, 38),
         ]
 
@@ -202,6 +203,7 @@ class StoryFuzzer(RecordFuzzer):
     def _fail_for_good(self) -> None:
         """Report an error that cannot be recovered from, and recover."""
         agent = self._pick_agent()
+        self._send(agent, "session_errored", {"error": ErrorInfo("UNKNOWN", "broken", "it broke")})
         self._send(agent, "session_errored", {"error": ErrorInfo("fatal", "broken", "it broke")})
         self._send(agent, "session_phase_changed", {"phase": "recovery"})
         self._send(agent, "session_recovered")
@@ -355,7 +357,7 @@ class StoryFuzzer(RecordFuzzer):
         agent = self._full_of_children
         row = self._state_of(agent)
         is_open = 0 if row is None else len(row.transactions)
-        for number in range(TRANSACTIONS_MAX + 4 - is_open):
+        for number in range(TRANSACTIONS_MAX + 8 - is_open):
             self._send(agent, "txn_begun", {"transaction_id": f"more-{self._made}-{number}"})
 
     def _resume_too_late(self) -> None:
@@ -374,7 +376,7 @@ class StoryFuzzer(RecordFuzzer):
         self._leap_ms = self._random.choice(_LEAPS_MS)
         for _ in range(_OUTAGE_GRACE_TICKS):
             self._tick()
-        for _ in range(2):
+        for _ in range(4):
             self._send(agent, "run_resumed", run_id=run_id)
 
 
