@@ -41,6 +41,7 @@ MOVED_BY: Final[Mapping[str, str]] = {
     "sessionary_processor_held_records": "tests/integration/test_foreign_transactions.py::"
     "test_a_partition_that_an_open_transaction_holds_up_is_named_until_it_ends",
     'sessionary_processor_state_hash_mismatches_total{source!="agent"}': _WORKER,
+    'sessionary_processor_state_hash_mismatches_total{source="agent"}': _WORKER,
     'sessionary_processor_errors_total{kind="judge"}': _WORKER,
     'sessionary_processor_rejected_total{security="true"}': _WORKER,
     "sessionary_processor_timers_due": _WORKER,

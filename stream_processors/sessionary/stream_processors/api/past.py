@@ -91,7 +91,7 @@ class PastPage:
         if isinstance(asked, Response):
             return asked
         _require_known(asked)
-        point = _parse_point(request.query)  # whoever may not ask learns nothing of the query
+        point = _parse_point(request.query)  # not before: a stranger learns nothing of the query
         told = await self._tell(asked, point, folds=request.query.get("fold") != "false")
         self._require_kept(told.state, point)
         return json_response(

@@ -158,7 +158,7 @@ def test_another_tenants_or_users_session_is_unknown(rig: PageRig, token: str) -
 
 @pytest.mark.parametrize("query", ["", "offset=x"])
 def test_who_may_not_ask_learns_nothing_of_the_query(rig: PageRig, query: str) -> None:
-    refused = [rig.ask(query, token=token) for token in ("nobody", "ops", "other", "user")]
+    refused = [rig.ask(query, token=token) for token in ("unknown", "ops", "other", "user")]
     assert [status for status, _ in refused] == [401, 403, 404, 404]
     assert rig.folds == 0
 

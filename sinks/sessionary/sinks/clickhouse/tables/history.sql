@@ -75,7 +75,9 @@ CREATE TABLE IF NOT EXISTS {database}.history
         COMMENT 'from the request to the first token of the answer, in milliseconds',
     state_bytes Nullable(UInt64)
         DEFAULT multiIf(event_type IN ('state_updated', 'txn_committed'), length(JSONExtractString(payload_json, 'state_json')),
-            event_type IN ('session_created', 'snapshot_created'),
+            event_type IN ('session_created', 'snapshot_created')
+            AND JSONExtractString(payload_json, 'snapshot', 'encoding') = 'full'
+            AND JSONExtractString(payload_json, 'snapshot', 'compression') = 'none',
             length(JSONExtractString(payload_json, 'snapshot', 'state_json')), NULL)
         COMMENT 'size of the session''s content in bytes, of events that carry it whole',
     state_version Nullable(Int64)

@@ -14,7 +14,7 @@ from sessionary.schemas.headers import Headers, headers_beyond_envelope, read_he
 from sessionary.schemas.limits import REPORTED_MAX_US, REPORTED_MIN_US
 from sessionary.schemas.records import QuotaVerdict, RulesActivation, Tick
 from sessionary.schemas.retention import PERSONAL_TAG, retention_of, unknown_retention
-from sessionary.schemas.types import Envelope
+from sessionary.schemas.types import Envelope, Snapshot
 from sessionary.sinks.core.payload_json import cut_text, payload_text
 from sessionary.sinks.core.rows.shared import (
     EMPTY_ENVELOPE,
@@ -53,8 +53,9 @@ _FIGURES: Final[dict[str, tuple[object, dict[str, str]]]] = {
         None,
         {
             "state_updated": "state_json",
-            "session_created": "snapshot.state_json",
-            "snapshot_created": "snapshot.state_json",
+            "txn_committed": "state_json",
+            "session_created": "snapshot",
+            "snapshot_created": "snapshot",
         },
     ),
     "state_version": (None, {"state_updated": "new_version"}),
@@ -72,9 +73,16 @@ def _getter(column: str, path: str) -> Callable[[Any], object]:
     get: Callable[[Any], Any] = attrgetter(path)
     if column == "model":
         return lambda payload: None if (text := get(payload)) is None else cut_text(text)
+    if path == "snapshot":
+        return lambda payload: _whole_bytes(get(payload))
     if column == "state_bytes":
         return lambda payload: len(get(payload).encode())
     return get
+
+
+def _whole_bytes(snapshot: Snapshot) -> int | None:
+    is_whole = snapshot.encoding == "full" and snapshot.compression == "none"
+    return len(snapshot.state_json.encode()) if is_whole else None
 
 
 # By the class of a payload: the places of its figures among the columns, and their getter.
