@@ -327,6 +327,14 @@ KEPT = (
     ("SELECT calls, tokens_in FROM v_usage_by_tenant", (3, 300)),
     ("SELECT count() AS n FROM v_calls_per_minute", (0,)),
     ("SELECT count() AS n FROM v_causes", (6,)),
+    ("SELECT count() AS n FROM v_decisions", (0,)),
+    ("SELECT count() AS n FROM v_undecided_calls", (0,)),
+    ("SELECT count() AS n FROM v_transactions", (0,)),
+    ("SELECT count() AS n FROM v_lineage", (0,)),
+    ("SELECT count() AS n FROM v_resource_accesses", (0,)),
+    ("SELECT count() AS n FROM v_snapshots", (0,)),
+    ("SELECT count() AS n FROM v_prompt_runs", (0,)),
+    ("SELECT count() AS n FROM v_interruptions", (0,)),
 )
 
 
