@@ -329,7 +329,7 @@ class _SessionFold:
             )
             for record in sorted(self._log.trail, key=_place)
             if self._begin.source_offset <= record.source_offset <= self._offset
-            and (record.kind in ("gap", "gap_filled") or record.event_type in (*_SKIPS, *_BREAKS))
+            and (record.kind in ("gap", "gap_filled") or record.event_type in _SKIPS or record.event_type in _BREAKS)
         ]
 
 
