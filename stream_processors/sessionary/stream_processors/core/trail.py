@@ -45,7 +45,8 @@ SECURITY_REASONS: Final[frozenset[RejectionReason]] = frozenset(
 # many. So they take no number that a replay, which does not know them, gives to another output.
 ACCESS_N: Final = 1 << 19
 _DECISIONS_KEPT: Final = 8
-_FINGERPRINT: Final = slice(2, 10)  # of an encoded record: its header without the marker
+_FINGERPRINT_BEGIN: Final = 2  # of an encoded record: its header without the marker
+_FINGERPRINT_END: Final = 10
 _DIGEST_DIGITS: Final = 32
 
 
@@ -185,7 +186,9 @@ def hash_row(row: SessionState | Tombstone) -> str:
     schema can be compared. `DIGEST` is the beginning of the encoded row's SHA-256.
     """
     encoded = encode_record(row)
-    return f"{encoded[_FINGERPRINT].hex()}:{hashlib.sha256(encoded).hexdigest()[:_DIGEST_DIGITS]}"
+    return (
+        f"{encoded[_FINGERPRINT_BEGIN:_FINGERPRINT_END].hex()}:{hashlib.sha256(encoded).hexdigest()[:_DIGEST_DIGITS]}"
+    )
 
 
 def at_due_time(record: AuditRecord, due_ms: int, fired_ms: int) -> AuditRecord:
