@@ -16,11 +16,11 @@ _TIMEOUT_S = 1_800
 _PROGRAM = ROOT / "tests" / "packaging" / "core_of_wheel.py"
 
 
-def run_clean(*argv: str | Path, cwd: Path) -> str:
+def run_clean(*argv: str | Path, cwd: Path, constraints: Path = ROOT / "constraints.txt") -> str:
     """Run a program with nothing of the checkout on its path; return what it prints."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SESSIONARY_", "COV_"))}
     # The second is for the build's own environment, where pip 26 no longer reads the first.
-    env["PIP_CONSTRAINT"] = env["PIP_BUILD_CONSTRAINT"] = str(ROOT / "constraints.txt")
+    env["PIP_CONSTRAINT"] = env["PIP_BUILD_CONSTRAINT"] = str(constraints)
     done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
     return done.stdout
