@@ -72,6 +72,8 @@ def record_decision(
     (candidates, threshold, tools), (inputs, reason) = options, why
     if isinstance(tools, str):
         raise Invalid("invalid_value", f"tools is {tools!r:.80}: give the names of the tools in a list")
+    if candidates is not None and not isinstance(candidates, Mapping):
+        raise Invalid("invalid_value", f"candidates is {candidates!r:.80}: give a mapping of names to scores")
     decision = LlmDecision(
         use.model,
         tuple(tools),

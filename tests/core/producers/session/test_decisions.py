@@ -122,6 +122,7 @@ def test_free_text_is_no_decision(given: dict[str, Any]) -> None:
         ({"candidates": {"X": float("nan")}}, "not a finite number"),
         ({"candidates": SCORES, "threshold": "high"}, "the score of 'threshold' is 'high'"),
         ({"tools": "order"}, "give the names of the tools in a list"),
+        ({"candidates": [("X", 0.92)]}, "give a mapping of names to scores"),
         ({"tools": ["order"], "inputs": object()}, "inputs"),
     ],
 )
