@@ -127,3 +127,22 @@ def test_a_rejected_creation_makes_no_common_origin(runs: Runs, capfd: pytest.Ca
     deliver(runs, memory.events())
     assert run_cli(["run", "compare", parent.session_id, other.session_id]) == 5
     assert "have no common origin" in capfd.readouterr().err
+
+
+def test_a_rejected_payment_that_is_delivered_again_costs_nothing(
+    runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        answer(session, "one", "v1", 1, 0.5)
+        answer(session, "two", "v1", 2, 0.5)
+    events = memory.events()
+    paid = next(place for place, each in enumerate(events) if each.envelope.event_type == "usage_recorded")
+    deliver(runs, events)
+    of_session = {"tenant_id": events[0].envelope.tenant_id, "session_id": session.session_id}
+    runs.reject(paid, "stale_epoch", **of_session)
+    runs.deliver(encode_event(events[paid]), encode_event(events[-1]))
+    names = [f"{session.session_id}/{name}" for name in ("one", "two")]
+    assert run_cli(["run", "compare", *names, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [(found[side]["model_calls"], found[side]["cost_usd_nanos"]) for side in "ab"] == [(0, 0), (1, 2_000)]

@@ -24,14 +24,30 @@ from sessionary.infra.story.event_text import format_duration, format_usd
 from sessionary.schemas.errors import Invalid
 
 _EVENTS_MAX: Final = 100_000
+# Of an event that was delivered twice the first judged delivery counts, unless it was rejected.
 _EVENTS: Final = """
 SELECT event_type, ifNull(run_id, '') AS run, payload_json, tokens_in, tokens_out,
     model_cost_usd_nanos + tool_cost_usd_nanos AS cost_usd_nanos
-FROM history FINAL
-WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND ({run:String} = '' OR run_id = {run:String})
-    AND event_type != 'heartbeat' AND decode_error = '' AND (source_partition, source_offset, appended_at) NOT IN
-        (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected)
-ORDER BY source_offset LIMIT 1 BY producer_id, producer_seq, event_id LIMIT {limit:UInt32}
+FROM
+(
+    SELECT
+        *,
+        (source_partition, source_offset, appended_at) NOT IN
+            (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected) AS is_kept,
+        countIf(is_kept OR (source_partition, source_offset, appended_at) IN
+        (
+            SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected
+            WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND reason NOT IN ('unknown_session',
+                'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
+        ))
+            OVER (PARTITION BY producer_id, producer_seq ORDER BY source_offset
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
+    FROM history FINAL
+    WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND event_type != 'heartbeat'
+        AND decode_error = ''
+)
+WHERE is_kept AND deliveries_before = 0 AND ({run:String} = '' OR run_id = {run:String})
+ORDER BY source_offset LIMIT {limit:UInt32}
 """
 _RUN: Final = """
 SELECT status AS outcome, duration_s FROM v_runs
