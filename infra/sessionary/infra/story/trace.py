@@ -1,12 +1,23 @@
 """A session told as a trace: what was asked, called, answered, failed and tried again; pure."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from sessionary.infra.story.event_text import REMOVED, Payload, one_line
 from sessionary.infra.story.story import Row, time_us
 
+# Rejections that leave an event's number free: a later delivery is judged anew.
+_UNJUDGED: Final = frozenset(
+    {
+        "unknown_session",
+        "wrong_partition",
+        "late_filler",
+        "producer_conflict",
+        "too_many_producers",
+        "session_archived",
+    }
+)
 _TEXT_MAX: Final = 200  # characters of a value
 _STATES: Final[Mapping[str, str]] = {
     "session_timed_out": "timed out",
@@ -57,22 +68,34 @@ class _Told(NamedTuple):
 def make_trace(events: Iterable[Row], outcomes: Iterable[Row]) -> list[TraceStep]:
     """Return the steps of a session in the order of its log; rejected events are left out.
 
+    Of an event that was delivered twice the first judged delivery counts.
+
     Args:
         events: Rows of `history`, in the log's order.
         outcomes: Rows of `audit`, in the log's order.
     """
     judged = list(outcomes)
-    rejected = {_place(row) for row in judged if row["kind"] == "rejection"}
     told = [
         (time_us(row["appended_at"]), _place(row), step)
-        for row in events
-        if _place(row) not in rejected and (step := _tell_event(row)) is not None
+        for row in _judged_once(events, judged)
+        if (step := _tell_event(row)) is not None
     ]
     told += [
         (time_us(row["appended_at"]), _place(row), step) for row in judged if (step := _tell_deadline(row)) is not None
     ]
     told.sort(key=lambda each: each[:2])
     return [TraceStep(number, at_us, place, *step) for number, (at_us, place, step) in enumerate(told, 1)]
+
+
+def _judged_once(events: Iterable[Row], judged: Iterable[Row]) -> Iterator[Row]:
+    rejections = {_place(row): row["reason_code"] for row in judged if row["kind"] == "rejection"}
+    known: set[tuple[str, str]] = set()
+    for row in events:
+        event, rejection = (row["producer_id"], row["event_id"]), rejections.get(_place(row))
+        if rejection is None and event not in known:
+            yield row
+        if rejection not in _UNJUDGED:
+            known.add(event)
 
 
 def _tell_event(row: Row) -> _Told | None:
