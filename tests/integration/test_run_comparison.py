@@ -9,6 +9,7 @@ from sessionary.infra.cli.app import run as run_cli
 from sessionary.producers import Session, tool
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import Event, encode_event, encode_record
+from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.integration.test_run_views import Runs
 from tests.support.clickhouse_rows import insert_block
@@ -106,3 +107,42 @@ def test_two_versions_of_a_prompt_are_compared_by_tools_cost_and_outcome(
     assert "are the same" in capfd.readouterr().err
     assert run_cli(["run", "compare", one, f"{second.session_id}/none"]) == 4
     assert "has no run 'none'" in capfd.readouterr().err
+
+
+def test_a_rejected_creation_makes_no_common_origin(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    client, memory = memory_client()
+    with client:
+        with client.session(user_id="u") as parent:
+            answer(parent, "one", "v1", 1, 0.5)
+        with client.session(user_id="u") as other:
+            answer(other, "two", "v2", 1, 0.5, "another question")
+    created = next(each for each in memory.events() if each.envelope.session_id == other.session_id)
+    assert isinstance(created.payload, SessionCreated)
+    forged = created._replace(
+        envelope=created.envelope._replace(event_id="forged", producer_id="forger"),
+        payload=created.payload._replace(parent_session_id=parent.session_id),
+    )
+    runs.deliver(encode_event(forged))
+    runs.reject(0)
+    deliver(runs, memory.events())
+    assert run_cli(["run", "compare", parent.session_id, other.session_id]) == 5
+    assert "have no common origin" in capfd.readouterr().err
+
+
+def test_a_rejected_payment_that_is_delivered_again_costs_nothing(
+    runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        answer(session, "one", "v1", 1, 0.5)
+        answer(session, "two", "v1", 2, 0.5)
+    events = memory.events()
+    paid = next(place for place, each in enumerate(events) if each.envelope.event_type == "usage_recorded")
+    deliver(runs, events)
+    of_session = {"tenant_id": events[0].envelope.tenant_id, "session_id": session.session_id}
+    runs.reject(paid, "stale_epoch", **of_session)
+    runs.deliver(encode_event(events[paid]), encode_event(events[-1]))
+    names = [f"{session.session_id}/{name}" for name in ("one", "two")]
+    assert run_cli(["run", "compare", *names, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [(found[side]["model_calls"], found[side]["cost_usd_nanos"]) for side in "ab"] == [(0, 0), (1, 2_000)]

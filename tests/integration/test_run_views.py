@@ -78,10 +78,11 @@ class Runs:
         insert_block(self.rows.clickhouse, "history", records, f"events {first}")
         self.sent += values
 
-    def reject(self, offset: int, reason: Any = "illegal_transition") -> None:
+    def reject(self, offset: int, reason: Any = "illegal_transition", **fields: Any) -> None:
         at = self.at_us(offset) // 1_000 * 1_000
         rejection = RejectedEvent(reason, "", False, "acme", session_id(1), "e", "x", "billing", "t", 0, offset, at)
-        insert_block(self.rows.clickhouse, "rejected", [(at, offset, encode_record(rejection))], f"rejection {offset}")
+        value = encode_record(rejection._replace(**fields))
+        insert_block(self.rows.clickhouse, "rejected", [(at, offset, value)], f"rejection {offset}")
 
     def decide(self, offset: int, seq: int, **fields: Any) -> None:
         """Insert what a clock decided with the record at an offset."""

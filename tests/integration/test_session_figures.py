@@ -7,16 +7,20 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import (
+    EVENT_TYPES,
     Heartbeat,
     MessageAppended,
     Payload,
     ResourcesReleased,
     SessionActivity,
     StateUpdated,
+    ToolCallFailed,
+    ToolCallStarted,
     ToolCallSucceeded,
 )
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.schemas.types import ErrorInfo
 from tests.support.aged_rows import AgedRows
 from tests.support.clickhouse_rows import insert_block
 from tests.support.sink_records import DAY_US, agent_event, audit_record, session_id
@@ -104,6 +108,30 @@ def test_a_session_tells_its_turns_and_the_results_of_its_tools_on_two_services(
     insert_block(rows.clickhouse, "rejected", [(at[-1], 127, rejection)], "talk")
     asked = "SELECT turns, tool_results, services, agents FROM v_sessions"
     assert rows.fetch_values(asked) == [(3, 2, ["billing", "shop"], ["agent-1", "agent-2"])]
+
+
+def test_a_rejected_call_that_is_delivered_again_is_not_the_last_one(rows: AgedRows) -> None:
+    insert_lives(rows, [1])
+    call = ToolCallStarted("id-1", "search", "k1", "{}", 1, side_effect=False, queryable=False)
+    forged = ToolCallStarted("id-2", "forged", "k2", "{}", 1, side_effect=False, queryable=False)
+    failure = ToolCallFailed("id-2", "forged", "k2", ErrorInfo("fatal", "no", "no"), 1)
+    sent: list[tuple[Payload, int]] = [
+        (call, 21),
+        (ToolCallSucceeded("id-1", "search", "k1", "[]", None, 1), 22),
+        (forged, 23),
+        (failure, 24),
+        (forged, 23),
+        (failure, 24),
+    ]
+    at = [rows.at_us(1) + (20 + n) * 1_000_000 for n in range(len(sent))]
+    events = [(at[n], 121 + n, agent_event(event, seq=seq)) for n, (event, seq) in enumerate(sent)]
+    insert_block(rows.clickhouse, "history", events, "calls")
+    rejections = [
+        (at[n], 121 + n, encode_record(rejection_of(EVENT_TYPES[type(event)], 1, seq, at[n], 121 + n)))
+        for n, (event, seq) in enumerate(sent[2:4], 2)
+    ]
+    insert_block(rows.clickhouse, "rejected", rejections, "calls")
+    assert rows.fetch_values("SELECT last_tool, last_result FROM v_sessions") == [("search", "[]")]
 
 
 def test_an_archived_session_was_active_when_its_agent_was(rows: AgedRows) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.producers import tool
-from sessionary.producers.testing import InMemoryTransport, memory_client
-from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
+from sessionary.producers.testing import memory_client
+from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import snapshot_hash
 from sessionary.schemas.settings import ClickHouseSettings
@@ -17,6 +17,7 @@ from sessionary.schemas.snapshots import read_chain, stored_snapshot, whole_snap
 from sessionary.schemas.types import AccessedResource, Snapshot, SnapshotMessage, ToolExecution
 from tests.support.clickhouse_rows import insert_block
 from tests.support.event_factory import EventFactory
+from tests.support.memory_rows import insert_memory
 
 
 @tool(effect="read")
@@ -24,15 +25,6 @@ def search_papers(query: str) -> list[str]:
     if query == "broken":
         raise ValueError("no such index")
     return [query]
-
-
-def store(tables: ClickHouseSettings, memory: InMemoryTransport, name: str) -> None:
-    """Put all events of a memory, and its audit trail, into ClickHouse."""
-    at_us = int(time.time() * 1_000_000) - 3_600_000_000
-    judged = memory.verdicts()
-    insert_block(tables, "history", [(at_us, each.offset, encode_event(each.event)) for each in judged], name)
-    audit = [(at_us, number, encode_record(line)) for number, line in enumerate(memory.audit())]
-    insert_block(tables, "audit", audit, name)
 
 
 def stored_snapshots(client: ClickHouseClient, session_id: str) -> dict[str, Snapshot]:
@@ -54,7 +46,7 @@ def test_the_chain_of_a_session_is_walked_in_2n_plus_1_steps(tables: ClickHouseS
             search_papers(query)
         with pytest.raises(ValueError, match="index"):
             search_papers("broken")
-    store(tables, memory, "chain")
+    insert_memory(tables, memory)
     database = ClickHouseClient(tables)
     rows = database.fetch_rows(f"SELECT * FROM v_snapshots WHERE session_id = '{session.session_id}' ORDER BY number")
     n = 4

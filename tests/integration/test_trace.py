@@ -10,7 +10,9 @@ import pytest
 from sessionary.infra.cli.app import run
 from sessionary.producers import Retry, Session, SessionClient, current_session, tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.settings import ClickHouseSettings
+from tests.integration.test_run_views import Runs
 from tests.support.aged_rows import AgedRows
 from tests.support.memory_rows import insert_memory
 from tests.support.pipelines import set_environment
@@ -140,6 +142,16 @@ def test_which_sessions_read_a_resource_between_two_times_is_one_query(
     ]
     assert rows.fetch_values(found.format(saved.uri)) == [(ids[4], "write", None), (ids[4], "read", None)]
     assert memory.rejections() == []
+
+
+def test_a_rejected_access_that_is_delivered_again_is_none(tables: ClickHouseSettings) -> None:
+    runs = Runs(tables)
+    for uri in ("file:///theirs.csv", "file:///own.csv"):
+        runs.send(SessionActivity("read", "", uri=uri), run=None)
+    runs.reject(0, "stale_epoch")
+    runs.deliver(*runs.sent)
+    found = "SELECT uri, source_offset FROM v_resource_accesses"
+    assert AgedRows(tables).fetch_values(found) == [("file:///own.csv", 1)]
 
 
 def test_the_last_tool_and_its_result_are_seen(tables: ClickHouseSettings, memory: InMemoryTransport) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 Payload = Mapping[str, Any]  # as `payload_json` holds it
-_REMOVED: Final = "(content removed by retention)"
+REMOVED: Final = "(content removed by retention)"
 
 
 def event_name(event_type: str, payload: Payload) -> str:
@@ -18,7 +18,7 @@ def event_name(event_type: str, payload: Payload) -> str:
 def event_text(event_type: str, payload: Payload | None) -> str:
     """Return the event's content for people, on one line; None: the content is gone."""
     if payload is None:
-        return _REMOVED
+        return REMOVED
     write = _TEXTS.get(event_type, _other_text)
     return one_line(write(payload))
 

@@ -8,7 +8,7 @@ from sessionary.infra.kpi.integrity import LATE_S
 _OF_SESSION: Final = "WHERE tenant_id = {tenant:String} AND session_id = {session:String}"
 _EVENTS: Final = f"""
 SELECT source_partition, source_offset, appended_at, occurred_at, event_type, agent_id, service_id, producer_id,
-    step_id, payload_json
+    event_id, step_id, payload_json
 FROM history FINAL
 {_OF_SESSION} AND event_type != 'heartbeat'
     AND source_offset >= {{from:UInt64}} AND appended_at >= {{since:DateTime64(6)}}

@@ -1,13 +1,23 @@
 """A session told as a trace: what was asked, called, answered, failed and tried again; pure."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from sessionary.infra.story.event_text import Payload, one_line
+from sessionary.infra.story.event_text import REMOVED, Payload, one_line
 from sessionary.infra.story.story import Row, time_us
 
-_REMOVED: Final = "(content removed by retention)"
+# Rejections that leave an event's number free: a later delivery is judged anew.
+_UNJUDGED: Final = frozenset(
+    {
+        "unknown_session",
+        "wrong_partition",
+        "late_filler",
+        "producer_conflict",
+        "too_many_producers",
+        "session_archived",
+    }
+)
 _TEXT_MAX: Final = 200  # characters of a value
 _STATES: Final[Mapping[str, str]] = {
     "session_timed_out": "timed out",
@@ -58,16 +68,17 @@ class _Told(NamedTuple):
 def make_trace(events: Iterable[Row], outcomes: Iterable[Row]) -> list[TraceStep]:
     """Return the steps of a session in the order of its log; rejected events are left out.
 
+    Of an event that was delivered twice the first judged delivery counts.
+
     Args:
         events: Rows of `history`, in the log's order.
         outcomes: Rows of `audit`, in the log's order.
     """
     judged = list(outcomes)
-    rejected = {_place(row) for row in judged if row["kind"] == "rejection"}
     told = [
         (time_us(row["appended_at"]), _place(row), step)
-        for row in events
-        if _place(row) not in rejected and (step := _tell_event(row)) is not None
+        for row in _judged_once(events, judged)
+        if (step := _tell_event(row)) is not None
     ]
     told += [
         (time_us(row["appended_at"]), _place(row), step) for row in judged if (step := _tell_deadline(row)) is not None
@@ -76,12 +87,23 @@ def make_trace(events: Iterable[Row], outcomes: Iterable[Row]) -> list[TraceStep
     return [TraceStep(number, at_us, place, *step) for number, (at_us, place, step) in enumerate(told, 1)]
 
 
+def _judged_once(events: Iterable[Row], judged: Iterable[Row]) -> Iterator[Row]:
+    rejections = {_place(row): row["reason_code"] for row in judged if row["kind"] == "rejection"}
+    known: set[tuple[str, str]] = set()
+    for row in events:
+        event, rejection = (row["producer_id"], row["event_id"]), rejections.get(_place(row))
+        if rejection is None and event not in known:
+            yield row
+        if rejection not in _UNJUDGED:
+            known.add(event)
+
+
 def _tell_event(row: Row) -> _Told | None:
     event_type = f"{row['event_type']}"
     payload: Payload | None = json.loads(row["payload_json"]) if row["payload_json"] else None
     if payload is None:
-        what = _STATES.get(event_type) or _PLAIN.get(event_type)
-        return None if what is None else _Told(what, "", _REMOVED)
+        what = _PLAIN.get(event_type)
+        return None if what is None else _Told(what, "", REMOVED)
     tell = _TELLERS.get(event_type)
     if tell is not None:
         told: _Told | None = tell(payload)
@@ -94,7 +116,7 @@ def _tell_deadline(row: Row) -> _Told | None:
     """Return what a clock did, which no event tells."""
     if row["fired_at"] is None:
         return None
-    what = {**_STATES, **_PLAIN}.get(row["event_type"])
+    what = _PLAIN.get(row["event_type"])
     return None if what is None else _Told(what, "", one_line(f"{row['reason']}"), None, None, row["reason_code"])
 
 
@@ -123,8 +145,8 @@ def _result(payload: Payload) -> _Told:
 def _failure(payload: Payload) -> _Told:
     error = _error(payload)
     code = f"{error.get('code')}"
-    text = f"{error.get('message')} ({code.removeprefix('http_')}), {error.get('error_class')}"
-    return _Told("error", payload["tool_name"], _shorten(text), payload.get("try_number"), None, code)
+    text = _error_text({**error, "code": code.removeprefix("http_")})
+    return _Told("error", payload["tool_name"], text, payload.get("try_number"), None, code)
 
 
 def _unknown(payload: Payload) -> _Told:
@@ -145,8 +167,7 @@ def _step(payload: Payload) -> _Told:
 
 def _step_failure(payload: Payload) -> _Told:
     error = _error(payload)
-    text = _shorten(f"{error.get('message')} ({error.get('code')}), {error.get('error_class')}")
-    return _Told("error", payload["name"], text, payload.get("attempt") or None, None, error.get("code"))
+    return _Told("error", payload["name"], _error_text(error), payload.get("attempt") or None, None, error.get("code"))
 
 
 def _resource(payload: Payload) -> _Told | None:
@@ -180,10 +201,13 @@ def _error(payload: Payload) -> Mapping[str, Any]:
     return payload.get("error") or {}
 
 
+def _error_text(error: Mapping[str, Any]) -> str:
+    return _shorten(f"{error.get('message')} ({error.get('code')}), {error.get('error_class')}")
+
+
 def _details(payload: Payload) -> str:
-    error = _error(payload)
-    if error:
-        return _shorten(f"{error.get('message')} ({error.get('code')}), {error.get('error_class')}")
+    if error := _error(payload):
+        return _error_text(error)
     texts = (f"{name} {value}" for name, value in payload.items() if isinstance(value, str | int | float) and value)
     return _shorten(", ".join(texts))
 
@@ -211,6 +235,7 @@ _TELLERS: Final = {
 }
 # What remains to tell of an event whose content has gone, or that a clock stands for.
 _PLAIN: Final[Mapping[str, str]] = {
+    **_STATES,
     "message_appended": "message",
     "tool_call_started": "tool call",
     "tool_call_succeeded": "result",

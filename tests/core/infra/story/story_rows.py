@@ -22,6 +22,7 @@ def event_row(
     at_s: float = 0.0,
     process: str = "p1",
     step: str | None = None,
+    event_id: str | None = None,
 ) -> dict[str, Any]:
     """An event of the agent `agent-1`; of process `p1` unless another one is named."""
     return {
@@ -33,6 +34,7 @@ def event_row(
         "agent_id": "agent-1",
         "service_id": "billing",
         "producer_id": process,
+        "event_id": event_id or f"event-{offset}",
         "step_id": step,
         "payload_json": "" if payload is None else json.dumps(payload),
     }

@@ -20,6 +20,15 @@ def test_rejected_events_are_no_steps_and_the_numbers_have_no_gap() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "told_at"), [(None, [1]), ("stale_epoch", []), ("unknown_session", [4]), ("too_many_producers", [4])]
+)
+def test_an_event_that_was_delivered_twice_is_one_step_or_none(reason: str | None, told_at: list[int]) -> None:
+    rows = [event_row(offset, "tool_call_started", CALL, event_id="same") for offset in (1, 4)]
+    outcomes = [] if reason is None else [outcome_row(1, "rejection", reason_code=reason)]
+    assert [step.place[1] for step in make_trace(rows, outcomes)] == told_at
+
+
+@pytest.mark.parametrize(
     ("result", "text", "count"),
     [
         ('{"rows":[1,2],"page":1}', '2 rows: {"rows":[1,2],"page":1}', 2),

@@ -1,6 +1,6 @@
 -- Accesses that agents and tools report, and those of the clients' own artifacts, which need no report: a body that is
 -- saved was written, one that is loaded in a session is reported by the client, one that is marked as deleted is gone.
--- An event that was delivered twice counts once, a rejected event never.
+-- Of an event that was delivered twice the first judged delivery counts, as in v_agent_events. A rejected one does not.
 CREATE OR REPLACE VIEW {database}.v_resource_accesses AS
 SELECT
     time, tenant_id, session_id, run_id, step_id, uri, access_time, operation, tool_name, agent_id, service_id, user_id,
@@ -18,13 +18,22 @@ FROM
             toDateTime64(appended_at, 6, 'UTC') AS time, tenant_id, session_id, ifNull(run_id, '') AS run_id, step_id,
             JSONExtractString(payload_json, 'uri') AS uri, JSONExtractString(payload_json, 'kind') AS operation,
             occurred_at, ifNull(causation_id, '') AS cause_id, agent_id, toString(service_id) AS service_id, user_id,
-            source_partition, source_offset
+            source_partition, source_offset,
+            (source_partition, source_offset, appended_at) NOT IN
+                (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected) AS is_kept,
+            countIf(is_kept OR (source_partition, source_offset, appended_at, tenant_id, session_id) IN
+            (
+                SELECT
+                    source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC'), toString(tenant_id),
+                    toString(session_id)
+                FROM {database}.rejected
+                WHERE tenant_id IS NOT NULL AND session_id IS NOT NULL AND reason NOT IN ('unknown_session',
+                    'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
+            ))
+                OVER (PARTITION BY tenant_id, session_id, producer_id, producer_seq ORDER BY source_offset
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
         FROM {database}.history FINAL
         WHERE event_type = 'session_activity' AND decode_error = '' AND uri != ''
-            AND (source_partition, source_offset, appended_at) NOT IN
-                (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected)
-        ORDER BY source_offset
-        LIMIT 1 BY tenant_id, session_id, producer_id, producer_seq
     ) AS a
     LEFT JOIN
     (
@@ -33,6 +42,7 @@ FROM
         WHERE event_type = 'tool_call_started' AND decode_error = ''
         GROUP BY tenant_id, session_id, event_id
     ) AS c ON c.tenant_id = a.tenant_id AND c.session_id = a.session_id AND c.event_id = a.cause_id
+    WHERE a.is_kept AND a.deliveries_before = 0
     UNION ALL
     SELECT
         toDateTime64(time, 6, 'UTC'), tenant_id, session_id, run_id, step_id, JSONExtractString(payload_json, 'uri'),

@@ -5,7 +5,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.lookup import find_session
+from sessionary.infra.cli.commands.sessions.lookup import fetch_line, find_session
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
@@ -24,22 +24,30 @@ from sessionary.infra.story.event_text import format_duration, format_usd
 from sessionary.schemas.errors import Invalid
 
 _EVENTS_MAX: Final = 100_000
-_ANCESTORS_MAX: Final = 100
+# Of an event that was delivered twice the first judged delivery counts, unless it was rejected.
 _EVENTS: Final = """
 SELECT event_type, ifNull(run_id, '') AS run, payload_json, tokens_in, tokens_out,
     model_cost_usd_nanos + tool_cost_usd_nanos AS cost_usd_nanos
-FROM history FINAL
-WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND ({run:String} = '' OR run_id = {run:String})
-    AND event_type != 'heartbeat' AND decode_error = '' AND (source_partition, source_offset, appended_at) NOT IN
-        (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected)
-ORDER BY source_offset LIMIT 1 BY producer_id, producer_seq, event_id LIMIT {limit:UInt32}
-"""
-_PARENT: Final = """
-SELECT JSONExtractString(payload_json, 'parent_session_id') AS parent
-FROM history
-WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND event_type = 'session_created'
-    AND parent != ''
-LIMIT 1
+FROM
+(
+    SELECT
+        *,
+        (source_partition, source_offset, appended_at) NOT IN
+            (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected) AS is_kept,
+        countIf(is_kept OR (source_partition, source_offset, appended_at) IN
+        (
+            SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected
+            WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND reason NOT IN ('unknown_session',
+                'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
+        ))
+            OVER (PARTITION BY producer_id, producer_seq ORDER BY source_offset
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
+    FROM history FINAL
+    WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND event_type != 'heartbeat'
+        AND decode_error = ''
+)
+WHERE is_kept AND deliveries_before = 0 AND ({run:String} = '' OR run_id = {run:String})
+ORDER BY source_offset LIMIT {limit:UInt32}
 """
 _RUN: Final = """
 SELECT status AS outcome, duration_s FROM v_runs
@@ -127,12 +135,9 @@ def _read_side(source: ClickHouseClient, work: str, tenant: str | None) -> _Side
         raise NotFound(f"session {found['session_id']} has no run {run!r}; sessionary run list lists those there are")
     if len(rows) > _EVENTS_MAX:
         raise Invalid("invalid_value", f"{work} has more than {_EVENTS_MAX:,} events: name one of its runs")
-    ids = [f"{found['session_id']}"]
-    while len(ids) < _ANCESTORS_MAX:
-        parents = source.fetch_rows(_PARENT, tenant=found["tenant_id"], session=ids[-1])
-        if not parents or parents[0]["parent"] in ids:
-            break
-        ids.append(parents[0]["parent"])
+    line = fetch_line(source, found["tenant_id"], found["session_id"])
+    parents = [row["parent_session_id"] for row in reversed(line) if row["parent_session_id"]]
+    ids = [f"{found['session_id']}", *parents]
     ended = next(iter(source.fetch_rows(_RUN, **of_session, run=run)), {}) if run else found
     outcome, duration_s = ended.get("outcome", "unknown"), ended.get("duration_s")
     return _Side(found["tenant_id"], found["session_id"], run, outcome, duration_s, Origin(ids, make_trace(rows)))

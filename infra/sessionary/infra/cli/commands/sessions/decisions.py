@@ -51,8 +51,7 @@ def why_command(
         raise Invalid("invalid_value", f"{decision!r} begins {len(rows)} decisions: give more of the id")
     documents = [_document(row) for row in rows]
     if wants_json(as_json):
-        for document in documents:
-            show_object(document, as_json=True)
+        show_rows(documents, as_json=True)
     elif decision:
         show_object(_lines(documents[0]), as_json=False)
     else:

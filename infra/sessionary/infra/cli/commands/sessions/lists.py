@@ -1,6 +1,5 @@
 """`sessionary session list` and `show`: sessions as ClickHouse has them."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Final
@@ -14,6 +13,7 @@ from sessionary.infra.cli.commands.sessions.lookup import (
     SessionArgument,
     SinceOption,
     fetch_horizon,
+    fetch_line,
     fetch_live_state,
     find_session,
     follow_list,
@@ -24,7 +24,7 @@ from sessionary.infra.cli.commands.sessions.runs import control_of
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import show_object, show_rows
-from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.infra.clickhouse_client import Row
 from sessionary.infra.environment import stack_environment
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 
@@ -154,7 +154,7 @@ def show_session(
         f"actions_failed FROM v_cleanups {of_session} ORDER BY requested_at",
         **names,
     )
-    found["lineage"] = _fetch_line(source, names)
+    found["lineage"] = fetch_line(source, names["tenant"], names["session"])
     found["live"] = fetch_live_state(stack_environment(data), found["tenant_id"], found["session_id"])
     if wants_json(as_json):
         show_object(found, as_json=True)
@@ -173,23 +173,6 @@ def show_session(
     if len(lineage) > 1:
         print_message("")
         show_rows(lineage, as_json=False, columns=("depth", "session_id", "time", "snapshot_id"))
-
-
-def _fetch_line(source: ClickHouseClient, names: Mapping[str, str]) -> list[Row]:
-    """Return the line of descent of a session, from its first session to itself."""
-    of_line = source.fetch_rows(
-        "SELECT time, session_id, parent_session_id, snapshot_id, depth FROM v_lineage "
-        "WHERE tenant_id = {tenant:String} AND root_session_id IN (SELECT root_session_id FROM v_lineage "
-        "WHERE tenant_id = {tenant:String} AND session_id = {session:String})",
-        **names,
-    )
-    by_id = {row["session_id"]: row for row in of_line}
-    line: list[Row] = []
-    at = by_id.get(names["session"])
-    while at is not None:
-        line.insert(0, at)
-        at = by_id.get(at["parent_session_id"])
-    return line
 
 
 # `sessionary session conversation`: the last turns of a session, as the processors know them.

@@ -223,6 +223,27 @@ def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> 
     return rows[0]
 
 
+def fetch_line(source: ClickHouseClient, tenant: str, session: str) -> list[Row]:
+    """Return the line of descent of a session, from its first session to itself.
+
+    Empty within a cycle of parents, and for a session without its first event.
+    """
+    of_line = source.fetch_rows(
+        "SELECT time, session_id, parent_session_id, snapshot_id, depth FROM v_lineage "
+        "WHERE tenant_id = {tenant:String} AND root_session_id IN (SELECT root_session_id FROM v_lineage "
+        "WHERE tenant_id = {tenant:String} AND session_id = {session:String})",
+        tenant=tenant,
+        session=session,
+    )
+    by_id = {row["session_id"]: row for row in of_line}
+    line: list[Row] = []
+    at = by_id.get(session)
+    while at is not None:
+        line.insert(0, at)
+        at = by_id.get(at["parent_session_id"])
+    return line
+
+
 def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> Json:
     """Return the session as the API of a stack with these variables shows it.
 

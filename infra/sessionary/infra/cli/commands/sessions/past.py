@@ -61,7 +61,8 @@ def at_command(
     points = [f"{kind}:{value}" for kind, value in given.items() if value is not None]
     if len(points) != 1:
         raise Invalid("invalid_value", f"give one of --offset, --time, --snapshot and --event, not {len(points)}")
-    found = _Past(session, tenant, data).tell(_parse_point(points[0]))
+    point = _parse_point(points[0])
+    found = _Past(session, tenant, data).tell(point)
     if wants_json(as_json):
         show_object(found, as_json=True)
         return

@@ -10,6 +10,7 @@ from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client, kafka_settings
 from sessionary.infra.cli.output import print_line, print_message, wants_json
+from sessionary.infra.cli.tables import show_object
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, given_session_id
 
@@ -60,7 +61,7 @@ def simulate_command(
         raise NotFound(f"{error}") from error
     if wants_json(as_json):
         first = None if outcome.first is None else outcome.first._asdict()
-        print_line(json.dumps({**outcome._asdict(), "first": first}, ensure_ascii=False))
+        show_object({**outcome._asdict(), "first": first}, as_json=True)
         return
     print_message(f"session {key.session_id}: {outcome.events:,} events folded with the other result of {event}")
     print_line(f"{outcome.first}" if outcome.first is not None else "no difference")

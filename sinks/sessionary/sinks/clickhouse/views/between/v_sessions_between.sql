@@ -67,11 +67,11 @@ LEFT JOIN
         groupUniqArrayIf((event_id, tokens_in, tokens_out, model_cost_usd_nanos, tool_cost_usd_nanos),
             is_accepted AND NOT is_repeated_rejection AND event_type = 'usage_recorded') AS calls,
         argMaxIf(JSONExtractString(payload_json, 'tool_name'), source_offset,
-            is_accepted AND event_type = 'tool_call_started') AS last_tool,
+            is_accepted AND NOT is_repeated_rejection AND event_type = 'tool_call_started') AS last_tool,
         argMaxIf(if(event_type = 'tool_call_failed',
             concat('failed: ', JSONExtractString(payload_json, 'error', 'code'), ': ', JSONExtractString(payload_json, 'error', 'message')),
             JSONExtractString(payload_json, 'result_json')), source_offset,
-            is_accepted AND event_type IN ('tool_call_succeeded', 'tool_call_failed')) AS last_result
+            is_accepted AND NOT is_repeated_rejection AND event_type IN ('tool_call_succeeded', 'tool_call_failed')) AS last_result
     FROM
     (
         SELECT
@@ -85,12 +85,13 @@ LEFT JOIN
                 FROM {database}.rejected
                 WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
             ) AS is_accepted,
-            event_type IN ('state_updated', 'message_appended', 'tool_call_succeeded', 'usage_recorded')
-                AND (tenant_id, session_id, event_id) IN
+            event_type IN ('state_updated', 'message_appended', 'tool_call_started', 'tool_call_succeeded', 'tool_call_failed',
+                'usage_recorded') AND (tenant_id, session_id, event_id) IN
             (
                 SELECT toString(tenant_id), toString(session_id), toString(event_id)
                 FROM {database}.rejected
-                WHERE event_type IN ('state_updated', 'message_appended', 'tool_call_succeeded', 'usage_recorded')
+                WHERE event_type IN ('state_updated', 'message_appended', 'tool_call_started', 'tool_call_succeeded',
+                        'tool_call_failed', 'usage_recorded')
                     AND event_id IS NOT NULL
                     AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
                     AND reason NOT IN ('undecodable', 'unknown_schema', 'unknown_event_type', 'bad_key', 'key_mismatch',

@@ -113,8 +113,9 @@ def test_the_processor_s_refusal_is_one_line_and_a_code(
     ],
 )
 def test_a_bad_point_is_refused_before_any_question(
-    api: Api, capfd: pytest.CaptureFixture[str], arguments: list[str]
+    api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
+    monkeypatch.setattr(past, "find_session", lambda *_: pytest.fail("ClickHouse is asked"))
     assert run_command(["session", *arguments, "--json"]) == 5
     assert "give" in capfd.readouterr().err
     assert api.paths == []
