@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -340,3 +340,57 @@ def test_several_agents_are_replayed_to_a_target_with_true_roles_and_results() -
         "analyzer_1": ("analyzer", None, ("analyze_papers",)),
         "writer_1": ("writer", None, ()),
     }
+
+
+@traced("llm", capture=True)
+def stream_words(text: str) -> Iterator[str]:
+    made["llm"] += 1
+    yield from text.split()
+    if text == "cut off":
+        raise OutOfStock("no further words")
+
+
+@traced("llm", capture=True)
+async def stream_words_async(text: str) -> AsyncIterator[str]:
+    made["llm"] += 1
+    for word in text.split():
+        yield word
+    if text == "cut off":
+        raise OutOfStock("no further words")
+
+
+def join_words(session: Session) -> None:
+    for text in ("two words", "cut off"):
+        try:
+            session.message("assistant", "-".join(stream_words(text)))
+        except OutOfStock as error:
+            session.message("system", f"{error}")
+
+
+def test_a_generator_gives_its_recorded_items_and_fails_again() -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        join_words(session)
+    with client.replay(session) as replay, replay.session() as again:
+        join_words(again)
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"llm": 2})
+
+
+def test_an_asynchronous_generator_gives_its_recorded_items_and_fails_again() -> None:
+    async def agent(session: AsyncSession) -> None:
+        for text in ("two words", "cut off"):
+            try:
+                await session.message("assistant", "-".join([word async for word in stream_words_async(text)]))
+            except OutOfStock as error:
+                await session.message("system", f"{error}")
+
+    async def run() -> Any:
+        client = AsyncSessionClient.wrap(memory_client()[0])
+        async with client.session(user_id="u1") as session:
+            await agent(session)
+        async with client.replay(session) as replay, replay.session() as again:
+            await agent(again)
+        return replay
+
+    replay = asyncio.run(run())
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"llm": 2})
