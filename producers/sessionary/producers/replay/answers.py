@@ -182,9 +182,7 @@ class Answers:
     def answer(self, call: AskedCall) -> Any:
         """Answer a call. Raises `ReplayError`, and what the call raised in the record."""
         self._script.check_target()
-        parameters = None
-        if call.given is not None:
-            parameters = given_parameters(call.given, None if call.kind == "step" else {})
+        parameters = None if call.given is None else given_parameters(call.given)
         with self._lock:
             found = self._take(call, parameters)
             if found is not None and not found.runs:

@@ -4,14 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sessionary.producers.context.captured_call import CUT_MARK
 from sessionary.producers.durable.call_keys import canonical_text
 from sessionary.producers.durable.large_values import VALUE_BYTES_MAX, reference_in
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
-from sessionary.producers.process.safe_text import any_json_text
+from sessionary.producers.process.safe_text import any_json_text, json_value
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
     StepFailed,
@@ -28,6 +28,7 @@ CallKind = Literal["tool", "step", "traced", "client"]
 _SHOWN = 300  # characters of a call's parameters, in errors
 # Steps of the client itself, which it does again: a question in a run, and the loop over a list.
 _QUESTION = re.compile(r"(.*/)?ask \[[0-9a-f]+\]( #\d+)?")
+_ADDRESS = re.compile(r'(?<= at 0x)[0-9a-fA-F]+(?=[^"]*", ?"type": ?")')
 _LIST_INPUT = '{"items":true}'
 
 
@@ -35,14 +36,22 @@ def call_key(name: str, parameters: Json) -> str:
     """Return the key by which a call finds its answer: the same in each process.
 
     SHA-256, as 64 hex digits, over the canonical JSON of the tool's name and its parameters, with
-    sorted keys. A step has the step's name.
+    sorted keys. A step has the step's name. Addresses in memory do not count.
     """
     parts = {"tool_name": name, "parameters": parameters}
     try:
         text = canonical_text(parts)
     except Invalid:  # a number beyond doubles, which only reported calls may have
         text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(without_addresses(text).encode()).hexdigest()
+
+
+def without_addresses(text: str) -> str:
+    """Return JSON without the addresses in what it could hold only as text with its type.
+
+    Those of another process are others: `<Client object at 0x7f2759a4fd90>`.
+    """
+    return _ADDRESS.sub("", text) if " at 0x" in text else text
 
 
 def parameters_of(text: str | None) -> Json:
@@ -61,15 +70,9 @@ def parameters_of(text: str | None) -> Json:
     return value
 
 
-def given_parameters(given: Mapping[str, Json], otherwise: Json) -> Json:
-    """Return the parameters of a call that is made now, as `parameters_of` those of the record.
-
-    `otherwise`: what the record has of those that JSON cannot hold.
-    """
-    try:
-        return parameters_of(any_json_text(dict(given), "parameters"))
-    except Invalid:
-        return otherwise
+def given_parameters(given: Mapping[str, Any]) -> Json:
+    """Return the parameters of a call that is made now, as `parameters_of` those of the record."""
+    return parameters_of(any_json_text(json_value(dict(given)), "parameters"))
 
 
 def describe_call(name: str, parameters: Json) -> str:

@@ -10,6 +10,7 @@ from threading import RLock
 from typing import Any, Final
 
 from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Transport
+from sessionary.producers.replay.calls import without_addresses
 from sessionary.producers.replay.record import RecordedEvent, SessionRecord
 from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.events import SessionActivity, SnapshotCreated, UsageRecorded
@@ -19,7 +20,7 @@ _FREE: Final = frozenset(
     {
         *("tool_call_id", "idem_key", "execution_time_ms", "duration_ms", "try_number", "attempt"),
         *("updating_at", "persisting_at", "snapshot_id", "parent_snapshot_id", "from_snapshot_id"),
-        *("to_snapshot_id", "from_snapshot_id", "checkpoint_id", "artifact_id", "uri", "elapsed_s"),
+        *("to_snapshot_id", "checkpoint_id", "artifact_id", "uri", "elapsed_s"),
         *("time_to_first_token_ms", "retry_of", "due_at", "question_id", "last_item_id", "data_json"),
         *("transaction_id", "snapshot"),  # a snapshot repeats what other events said
     }
@@ -227,7 +228,7 @@ def _plain(value: Any) -> Any:
         return {f"{name}": _plain(each) for name, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_plain(each) for each in value]
-    return value
+    return without_addresses(value) if isinstance(value, str) else value
 
 
 def _describe(event: Event) -> str:

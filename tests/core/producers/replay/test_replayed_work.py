@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sessionary.producers import AsyncSession, AsyncSessionClient, Retry, Session, SessionClient, tool, traced
 from sessionary.producers.artifacts import ArtifactLibrary
 from sessionary.producers.replay.answers import ReplayCounts
-from sessionary.producers.replay.errors import NotReplayable
+from sessionary.producers.replay.errors import NotReplayable, ReplayMiss
 from sessionary.producers.testing import InMemoryTransport, memory_client
 
 made = Counter[str]()
@@ -394,3 +395,37 @@ def test_an_asynchronous_generator_gives_its_recorded_items_and_fails_again() ->
 
     replay = asyncio.run(run())
     assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"llm": 2})
+
+
+@tool(effect="write", key=lambda amount, account: account)
+def pay(amount: object, account: str) -> str:
+    made["pay"] += 1
+    return f"paid to {account}"
+
+
+def test_calls_with_arguments_that_json_cannot_hold_are_answered() -> None:
+    held = []  # so that each object has an address of its own, as in another process
+
+    def agent(session: Session) -> list[object]:
+        held.append(object())
+        with session.run("payment") as run:
+            rate = run.step("rate", lambda rate: f"{rate}", Decimal("1.5"))
+            other = run.step("other", lambda _: "done", {"service": held[-1]})
+            return [rate, other, pay(held[-1], "a-1"), pay(Decimal(2), "a-2")]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = agent(session)
+    assert outcome == ["1.5", "done", "paid to a-1", "paid to a-2"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == outcome
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=4), {"pay": 2})
+
+
+def test_other_arguments_that_json_cannot_hold_are_another_call() -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        pay(Decimal(2), "a-1")
+    replay = client.replay(session)
+    with pytest.raises(ReplayMiss, match=r'expected pay\(.*"2".*came pay\(.*"3"'), replay, replay.session():
+        pay(Decimal(3), "a-1")
