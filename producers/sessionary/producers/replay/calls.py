@@ -55,7 +55,7 @@ def without_addresses(text: str) -> str:
 
 
 def parameters_of(text: str | None) -> Json:
-    """Return a call's parameters by their JSON; None if they are not known.
+    """Return a call's parameters by their JSON; None if the record does not have them.
 
     Of large ones, of which the record may have a reference only, that is their SHA-256.
     """
@@ -63,8 +63,8 @@ def parameters_of(text: str | None) -> Json:
         return None
     value = json.loads(text)
     reference = reference_in(value)
-    if reference:
-        return {"sha256": reference.rpartition(":")[2]}
+    if reference is not None:  # '' of those that were not kept
+        return {"sha256": reference.rpartition(":")[2]} if reference else None
     if len(text.encode()) > VALUE_BYTES_MAX:
         return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
     return value
@@ -201,7 +201,7 @@ class _CallFinder:
         call = self._calls[event_id]
         is_known = error is not None or (result_json is not None and not _is_cut(result_json))
         # A failure of work that is not captured tells nothing of its arguments.
-        is_known = is_known and (call.parameters is not None or call.kind == "step")
+        is_known = is_known and (call.parameters is not None or call.kind != "traced")
         self._calls[event_id] = call._replace(result_json=result_json, error=error, is_known=is_known)
         self._over.add(event_id)
 

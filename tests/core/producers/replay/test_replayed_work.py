@@ -11,6 +11,7 @@ import pytest
 
 from sessionary.producers import AsyncSession, AsyncSessionClient, Retry, Session, SessionClient, tool, traced
 from sessionary.producers.artifacts import ArtifactLibrary
+from sessionary.producers.process.safe_text import JSON_BYTES_MAX
 from sessionary.producers.replay.answers import ReplayCounts
 from sessionary.producers.replay.errors import NotReplayable, ReplayMiss
 from sessionary.producers.testing import InMemoryTransport, memory_client
@@ -429,3 +430,18 @@ def test_other_arguments_that_json_cannot_hold_are_another_call() -> None:
     replay = client.replay(session)
     with pytest.raises(ReplayMiss, match=r'expected pay\(.*"2".*came pay\(.*"3"'), replay, replay.session():
         pay(Decimal(3), "a-1")
+
+
+def test_calls_whose_arguments_were_too_large_to_keep_are_answered_by_their_name() -> None:
+    large = "x" * JSON_BYTES_MAX
+
+    def agent(session: Session) -> list[object]:
+        with session.run("payment") as run:
+            return [run.step("length", len, large), pay(large, "a-1")]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        assert agent(session) == [JSON_BYTES_MAX, "paid to a-1"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == [JSON_BYTES_MAX, "paid to a-1"]
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"pay": 1})
