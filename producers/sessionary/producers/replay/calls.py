@@ -143,6 +143,7 @@ class _CallFinder:
         self._children: dict[str, list[str]] = {}
         self._ends: dict[int, str] = {}  # by the offset of an end, the id of its beginning
         self._over: set[str] = set()  # event ids of the beginnings that have an end
+        self._running: set[str] = set()  # those of the calls that the calls in them answer
 
     def find(self) -> FoundCalls:
         for offset, event in self._events:
@@ -150,13 +151,16 @@ class _CallFinder:
             self._note_call(offset, event)
         for event_id in self._calls:
             self._children.setdefault(self._outer.get(event_id, ""), []).append(event_id)
+        for event_id in reversed(self._calls):  # the calls in a call began after it
+            if self._runs(event_id):
+                self._running.add(event_id)
         calls, inside = list[RecordedCall](), set[int]()
         for offset, event in self._events:
             event_id = event.envelope.event_id
             if self._is_inside(self._ends.get(offset, event_id)):
                 inside.add(offset)
             elif event_id in self._calls and self._is_asked(event_id):
-                calls.append(self._calls[event_id]._replace(runs=self._runs(event_id)))
+                calls.append(self._calls[event_id]._replace(runs=event_id in self._running))
         return FoundCalls(calls, frozenset(inside))
 
     def _note_cause(self, event: Event) -> None:
@@ -211,7 +215,7 @@ class _CallFinder:
         if event_id in self._over or call.kind != "step":
             return event_id in self._over and call.kind != "client"
         later = (self._calls[each] for each in self._over)
-        return self._runs(event_id) and all(each.offset < call.offset or each.key != call.key for each in later)
+        return event_id in self._running and all(each.offset < call.offset or each.key != call.key for each in later)
 
     def _runs(self, event_id: str) -> bool:
         """Return whether the calls in a call answer it: there are some, and all can be answered."""
@@ -224,7 +228,7 @@ class _CallFinder:
     def _is_answered(self, event_id: str) -> bool:
         if self._calls[event_id].kind == "client":
             return all(map(self._is_answered, self._inner(event_id)))
-        return self._calls[event_id].is_known or self._runs(event_id)
+        return self._calls[event_id].is_known or event_id in self._running
 
     def _inner(self, event_id: str) -> list[str]:
         return [each for each in self._children.get(event_id, ()) if each in self._over]
@@ -234,7 +238,7 @@ class _CallFinder:
         outer = self._outer.get(event_id)
         while outer is not None:
             call = self._calls[outer]
-            if call.kind != "client" and call.is_known and not self._runs(outer):
+            if call.kind != "client" and call.is_known and outer not in self._running:
                 return True
             outer = self._outer.get(outer)
         return False
