@@ -120,11 +120,13 @@ class FoundCalls(NamedTuple):
     """The calls of a record in their order, and what happened inside those that are answered whole.
 
     `inside`: offsets of the events that the answered calls sent. Their code does not run again, so
-    a replay does not send them.
+    a replay does not send them. `unended`: those of the events that began a call which no replay
+    asks for, as it has no end: its process died.
     """
 
     calls: Sequence[RecordedCall]
     inside: frozenset[int]
+    unended: frozenset[int]
 
 
 def find_calls(events: Sequence[tuple[int, Event]]) -> FoundCalls:
@@ -154,14 +156,16 @@ class _CallFinder:
         for event_id in reversed(self._calls):  # the calls in a call began after it
             if self._runs(event_id):
                 self._running.add(event_id)
-        calls, inside = list[RecordedCall](), set[int]()
+        calls, inside, unended = list[RecordedCall](), set[int](), set[int]()
         for offset, event in self._events:
             event_id = event.envelope.event_id
             if self._is_inside(self._ends.get(offset, event_id)):
                 inside.add(offset)
             elif event_id in self._calls and self._is_asked(event_id):
                 calls.append(self._calls[event_id]._replace(runs=event_id in self._running))
-        return FoundCalls(calls, frozenset(inside))
+            elif event_id in self._calls and event_id not in self._over:
+                unended.add(offset)
+        return FoundCalls(calls, frozenset(inside), frozenset(unended))
 
     def _note_cause(self, event: Event) -> None:
         cause = event.envelope.causation_id

@@ -56,7 +56,7 @@ class Script:
         self.now_us = record.events[0].event.envelope.occurred_at
         self.is_reached = False
         self._record, self._lock = record, RLock()
-        self._inside = record.found.inside
+        self._inside, self._unended = record.found.inside, record.found.unended
         self._left: dict[str, deque[RecordedEvent]] = {}
         for each in record.events:
             if each.is_own and each.offset not in self._inside:
@@ -119,27 +119,12 @@ class Script:
     def find_difference(self) -> str | None:
         """Return the first difference from the record, for people; None if there is none."""
         left = [each for waiting in self._left.values() for each in waiting]
-        missing = [each for each in left if not _is_of_process(each.event) and not self._is_unended(each)]
+        missing = [each for each in left if not _is_of_process(each.event) and each.offset not in self._unended]
         if missing:
             first = min(missing, key=lambda each: each.offset)
             came = f"; instead it sent {self._others[0]}" if self._others else ""
             return f"the record has {_describe(first.event)} at offset {first.offset}, the replay has not{came}"
         return f"the replay has {self._others[0]}, which the record has not" if self._others else None
-
-    def _is_unended(self, event: RecordedEvent) -> bool:
-        """Return whether an event began a call that has no end in the record: its process died."""
-        if event.event_type not in ("tool_call_started", "step_started"):
-            return False
-        return all(call.offset != event.offset for call in self._record.calls) and not self._is_client_step(event)
-
-    def _is_client_step(self, event: RecordedEvent) -> bool:
-        step_id = event.event.envelope.step_id
-        ended = ("step_succeeded", "step_failed")
-        return any(
-            each.event.envelope.step_id == step_id and each.event_type in ended
-            for each in self._record.events
-            if event.event_type == "step_started"
-        )
 
 
 class ScriptedTransport:
