@@ -5,7 +5,7 @@ What two runs of the same code give differently, such as ids and durations, does
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import RLock
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, 
 from sessionary.producers.replay.calls import without_addresses
 from sessionary.producers.replay.record import RecordedEvent, SessionRecord
 from sessionary.schemas.codec import Decoder, Event, encode_event
-from sessionary.schemas.events import SessionActivity, SnapshotCreated, UsageRecorded
+from sessionary.schemas.events import RunRunning, SessionActivity, SnapshotCreated, UsageRecorded
 
 # Fields that say which process did it, when, and by which try.
 _FREE: Final = frozenset(
@@ -56,7 +56,8 @@ class Script:
         self.now_us = record.events[0].event.envelope.occurred_at
         self.is_reached = False
         self._record, self._lock = record, RLock()
-        self._inside, self._unended = record.found.inside, record.found.unended
+        self._unended = record.found.unended
+        self._inside = record.found.inside | _left_behind(record.events, self._unended)
         self._left: dict[str, deque[RecordedEvent]] = {}
         for each in record.events:
             if each.is_own and each.offset not in self._inside:
@@ -181,6 +182,29 @@ class ScriptedTransport:
     def close(self, timeout_s: float) -> int:
         """As the inner one."""
         return self._inner.close(timeout_s)
+
+
+def _left_behind(events: Sequence[RecordedEvent], unended: Collection[int]) -> set[int]:
+    """Return the offsets of events that are there because a process died, and another went on.
+
+    These are beginnings of calls that were begun again, and the second beginning of their run. Code
+    that runs once does not send them.
+    """
+    found, senders, later = set[int](), dict[str, str](), set[str]()
+    for each in events:
+        envelope, payload = each.event.envelope, each.event.payload
+        if each.is_own and envelope.run_id is not None:
+            former = senders.setdefault(envelope.run_id, envelope.producer_id)
+            if isinstance(payload, RunRunning) and payload.progress is None and former != envelope.producer_id:
+                found.add(each.offset)
+            senders[envelope.run_id] = envelope.producer_id
+    for each in reversed(events):
+        form = _form_of(each.event)
+        if each.offset not in unended:
+            later.add(form)
+        elif form in later:
+            found.add(each.offset)
+    return found
 
 
 def _is_of_process(event: Event) -> bool:

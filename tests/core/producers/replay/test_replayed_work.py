@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextvars import copy_context
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sessionary.producers.process.safe_text import JSON_BYTES_MAX
 from sessionary.producers.replay.answers import ReplayCounts
 from sessionary.producers.replay.errors import NotReplayable, ReplayMiss
 from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.events import StepStarted, ToolCallStarted
 
 made = Counter[str]()
 
@@ -445,3 +447,33 @@ def test_calls_whose_arguments_were_too_large_to_keep_are_answered_by_their_name
     with client.replay(session) as replay, replay.session() as again:
         assert agent(again) == [JSON_BYTES_MAX, "paid to a-1"]
     assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"pay": 1})
+
+
+@tool(effect="read")
+def look(number: int) -> int:
+    return number
+
+
+def add_up(session: Session) -> object:
+    with session.run("sum", run_id="run-1", resume=True) as run:
+        first = run.step("first", look, 1)
+        return first + run.step("rest", lambda: look(2) + look(3))
+
+
+def test_a_run_that_another_process_resumed_is_replayed_as_one() -> None:
+    client, memory = memory_client()
+    session = client.session(user_id="u1")
+
+    def die_in_a_call() -> None:
+        run = session.run("sum", run_id="run-1", resume=True).__enter__()
+        run.step("first", look, 1)
+        step_id = session.emit(StepStarted("rest", 1, "{}"), step_id="step-2")
+        call = ToolCallStarted("call-2", "look", "call-2", '{"number":2}', 1, side_effect=False, queryable=False)
+        session.emit(call, step_id="step-2", causation_id=step_id)
+
+    copy_context().run(die_in_a_call)
+    with memory_client(memory=memory)[0].claim(session.session_id, user_id="u1") as continued:
+        assert add_up(continued) == 6
+    with client.replay(session) as replay, replay.session() as again:
+        assert add_up(again) == 6
+    assert (replay.difference, replay.counts) == (None, ReplayCounts(served=3))
