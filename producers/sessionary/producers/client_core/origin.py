@@ -1,15 +1,10 @@
 """The content that a new session starts with, if it starts from another session's snapshot."""
 
-from typing import TYPE_CHECKING
-
 from sessionary.producers.client_core.core import ClientCore
 from sessionary.producers.errors import Invalid, SessionLost
 from sessionary.producers.ports import Origin, SessionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.view import parsed_state
-
-if TYPE_CHECKING:
-    pass
 
 
 def fetch_origin(

@@ -281,29 +281,22 @@ async def _await(call: "_QuietCall", work: _Function) -> Any:
     return result
 
 
-def _items_of(found: Any) -> "Generator[Any, Any, Any]":
-    """Return a generator, or one of the items that a replay has of it."""
-    return found if isinstance(found, Generator) else (item for item in found)
-
-
-def _items_of_async(found: Any) -> "AsyncGenerator[Any, Any]":
-    async def give() -> AsyncGenerator[Any, Any]:
-        for item in found:
-            yield item
-
-    return found if isinstance(found, AsyncGenerator) else give()
-
-
 def _generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     def call_traced(*args: Any, **kwargs: Any) -> Any:
         call = new_call(args, kwargs)
-        items = _items_of((function if call is None else call.work_of(function))(*args, **kwargs))
         if call is None:
-            return (yield from items)
+            return (yield from function(*args, **kwargs))
+        work = call.work_of(function)
+        items = function(*args, **kwargs) if work is function else _ask_items(functools.partial(work, *args, **kwargs))
         call.send_start()
         return (yield from _generate(call, items))
 
     return call_traced
+
+
+def _ask_items(work: _Function) -> "Generator[Any, Any, Any]":
+    """Give the items that a replay has of a generator, or those of the generator itself."""
+    return (yield from work())
 
 
 def _coroutine_wrapper(function: _Function, new_call: _NewCall) -> _Function:
@@ -320,7 +313,9 @@ def _coroutine_wrapper(function: _Function, new_call: _NewCall) -> _Function:
 def _async_generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     async def call_traced(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         call = new_call(args, kwargs)
-        items = _items_of_async((function if call is None else call.work_of(function))(*args, **kwargs))
+        work = function if call is None else call.work_of(function)
+        given = functools.partial(work, *args, **kwargs)
+        items = given() if work is function else _ask_items_async(given)
         if call is not None:
             await call.send_start_async()
             items = _generate_async(call, items)
@@ -329,3 +324,15 @@ def _async_generator_wrapper(function: _Function, new_call: _NewCall) -> _Functi
                 yield item
 
     return call_traced
+
+
+async def _ask_items_async(work: _Function) -> AsyncGenerator[Any, Any]:
+    """As `_ask_items`."""
+    found = work()
+    if isinstance(found, AsyncGenerator):
+        async with aclosing(found):
+            async for item in found:
+                yield item
+    else:
+        for item in found:
+            yield item

@@ -8,6 +8,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from sessionary.producers.errors import AuthenticationFailed, Unavailable
 from sessionary.producers.run_ports import LogEntry
+from sessionary.schemas.headers import header_pairs, read_headers
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.settings import KafkaSettings
@@ -77,10 +78,7 @@ def _entry_of(message: Message, key: bytes) -> LogEntry:
     assert offset is not None
     if message.key() != key:
         return LogEntry(offset, at_ms)
-    value, headers = message.value(), message.headers()
-    found = headers.items() if isinstance(headers, dict) else headers or ()
-    pairs = [(f"{pair[0]}", pair[1] if isinstance(pair[1], bytes) else b"") for pair in found]
-    return LogEntry(offset, at_ms, key, value if isinstance(value, bytes) else b"", pairs)
+    return LogEntry(offset, at_ms, key, message.value() or b"", header_pairs(read_headers(message)))
 
 
 def _as_ours(error: KafkaException, topic: str, servers: str) -> Exception:

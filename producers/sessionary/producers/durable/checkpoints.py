@@ -39,22 +39,24 @@ def fetch_checkpoints(recorder: Recorder, run_id: str | None, operation: str | N
     return recorder.known.fetch_checkpoints(recorder.key.session_id, run_id, operation, after, timeout_s)
 
 
-def fetch_checkpoint(
-    recorder: Recorder, run_id: str | None, operation: str, checkpoint_id: str | None
-) -> CheckpointView | None:
-    """Return the last checkpoint of an operation, or the one of an id; None if there is none.
+def load_checkpoint(recorder: Recorder, run_id: str | None, operation: str, checkpoint_id: str | None) -> Json:
+    """Return the data of the last checkpoint of an operation, or of the one of an id. Blocks.
 
-    The events that were sent before are judged first.
+    None if the operation has no checkpoint. The events that were sent before are judged first.
 
     Raises:
         Invalid: There is none of this id, or it is no longer kept.
 
-    Also raises as `Session.sync` does.
+    Also raises as `Session.sync` and `load_value` do.
     """
     found = fetch_checkpoints(recorder, run_id, checked_operation(operation))
-    if checkpoint_id is None:
-        return found[-1] if found else None
-    return find_checkpoint(found, checkpoint_id, f"operation {operation!r}")
+    if checkpoint_id is not None:
+        saved = find_checkpoint(found, checkpoint_id, f"operation {operation!r}")
+    elif found:
+        saved = found[-1]
+    else:
+        return None
+    return load_value(recorder.artifacts, saved.data_json)
 
 
 def find_checkpoint(found: Sequence[CheckpointView], checkpoint_id: str, of_what: str) -> CheckpointView:
@@ -70,11 +72,6 @@ def find_checkpoint(found: Sequence[CheckpointView], checkpoint_id: str, of_what
 
 
 def find_in_run(recorder: Recorder, run_id: str, checkpoint_id: str) -> CheckpointView:
-    """Return a checkpoint of any operation of a run, with data. Raises as `fetch_checkpoint`."""
+    """Return a checkpoint of any operation of a run, with data. Raises as `load_checkpoint`."""
     head = find_checkpoint(fetch_checkpoints(recorder, run_id, None), checkpoint_id, f"run {run_id}")
     return find_checkpoint(fetch_checkpoints(recorder, run_id, head.operation), checkpoint_id, f"run {run_id}")
-
-
-def load_data(recorder: Recorder, checkpoint: CheckpointView | None) -> Json:
-    """Return a checkpoint's data, None without a checkpoint. Raises as `load_value` does."""
-    return None if checkpoint is None else load_value(recorder.artifacts, checkpoint.data_json)

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.durable.checkpoints import fetch_checkpoints, load_data, send_checkpoint
+from sessionary.producers.durable.checkpoints import fetch_checkpoints, send_checkpoint
 from sessionary.producers.durable.flow import Do, Flow, Pause, run_flow, run_flow_async
+from sessionary.producers.durable.large_values import load_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid, SessionaryError
 from sessionary.producers.ports import Json
@@ -71,7 +72,7 @@ class RunProgress:
         saved = next((each for each in reversed(found) if each.processed_count is not None), None)
         if saved is None or saved.processed_count is None:
             return None, []
-        data = load_data(self.recorder, saved)
+        data = load_value(self.recorder.artifacts, saved.data_json)
         results = data.get("partial_results") if isinstance(data, dict) else None
         place = ListPosition(name, saved.processed_count, saved.last_item_id)
         return place, results if isinstance(results, list) else []

@@ -303,9 +303,8 @@ def _is_alike(stored: str, text: str) -> bool:
 
     That differs from process to process: its type counts. An artifact is not compared.
     """
-    return reference_in(json.loads(stored)) is not None or _only_types(json.loads(stored)) == _only_types(
-        json.loads(text)
-    )
+    kept = json.loads(stored)
+    return reference_in(kept) is not None or _only_types(kept) == _only_types(json.loads(text))
 
 
 def _only_types(value: Any) -> Any:

@@ -182,9 +182,7 @@ class Answers:
     def answer(self, call: AskedCall) -> Any:
         """Answer a call. Raises `ReplayError`, and what the call raised in the record."""
         self._script.check_target()
-        parameters = None
-        if call.given is not None:
-            parameters = given_parameters(call.given, None if call.kind == "step" else {})
+        parameters = None if call.given is None else given_parameters(call.given)
         with self._lock:
             found = self._take(call, parameters)
             if found is not None and not found.runs:
@@ -200,13 +198,12 @@ class Answers:
     def _take(self, call: AskedCall, parameters: Json) -> RecordedCall | None:
         """Return the next equal call of the record that can be answered; None if there is none."""
         waiting = self._left.get(call_key(call.name, parameters))
+        if not waiting and call.kind in ("tool", "step"):  # whose parameters were perhaps not kept: then any will do
+            waiting = self._left.get(call_key(call.name, None))
         if not waiting:
             return None
-        if call.kind == "block" and not waiting[0].runs:
-            return None
-        if not waiting[0].is_known and not waiting[0].runs:
-            return None
-        return waiting.popleft()
+        is_answer = waiting[0].is_known and call.kind != "block"
+        return waiting.popleft() if is_answer or waiting[0].runs else None
 
     def _miss(self, call: AskedCall, parameters: Json) -> Any:
         came = describe_call(call.name, parameters)

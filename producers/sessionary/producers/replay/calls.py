@@ -4,14 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sessionary.producers.context.captured_call import CUT_MARK
 from sessionary.producers.durable.call_keys import canonical_text
 from sessionary.producers.durable.large_values import VALUE_BYTES_MAX, reference_in
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
-from sessionary.producers.process.safe_text import any_json_text
+from sessionary.producers.process.safe_text import any_json_text, json_value
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
     StepFailed,
@@ -28,6 +28,7 @@ CallKind = Literal["tool", "step", "traced", "client"]
 _SHOWN = 300  # characters of a call's parameters, in errors
 # Steps of the client itself, which it does again: a question in a run, and the loop over a list.
 _QUESTION = re.compile(r"(.*/)?ask \[[0-9a-f]+\]( #\d+)?")
+_ADDRESS = re.compile(r'(?<= at 0x)[0-9a-fA-F]+(?=[^"]*", ?"type": ?")')
 _LIST_INPUT = '{"items":true}'
 
 
@@ -35,18 +36,26 @@ def call_key(name: str, parameters: Json) -> str:
     """Return the key by which a call finds its answer: the same in each process.
 
     SHA-256, as 64 hex digits, over the canonical JSON of the tool's name and its parameters, with
-    sorted keys. A step has the step's name.
+    sorted keys. A step has the step's name. Addresses in memory do not count.
     """
     parts = {"tool_name": name, "parameters": parameters}
     try:
         text = canonical_text(parts)
     except Invalid:  # a number beyond doubles, which only reported calls may have
         text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(without_addresses(text).encode()).hexdigest()
+
+
+def without_addresses(text: str) -> str:
+    """Return JSON without the addresses in what it could hold only as text with its type.
+
+    Those of another process are others: `<Client object at 0x7f2759a4fd90>`.
+    """
+    return _ADDRESS.sub("", text) if " at 0x" in text else text
 
 
 def parameters_of(text: str | None) -> Json:
-    """Return a call's parameters by their JSON; None if they are not known.
+    """Return a call's parameters by their JSON; None if the record does not have them.
 
     Of large ones, of which the record may have a reference only, that is their SHA-256.
     """
@@ -54,22 +63,16 @@ def parameters_of(text: str | None) -> Json:
         return None
     value = json.loads(text)
     reference = reference_in(value)
-    if reference:
-        return {"sha256": reference.rpartition(":")[2]}
+    if reference is not None:  # '' of those that were not kept
+        return {"sha256": reference.rpartition(":")[2]} if reference else None
     if len(text.encode()) > VALUE_BYTES_MAX:
         return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
     return value
 
 
-def given_parameters(given: Mapping[str, Json], otherwise: Json) -> Json:
-    """Return the parameters of a call that is made now, as `parameters_of` those of the record.
-
-    `otherwise`: what the record has of those that JSON cannot hold.
-    """
-    try:
-        return parameters_of(any_json_text(dict(given), "parameters"))
-    except Invalid:
-        return otherwise
+def given_parameters(given: Mapping[str, Any]) -> Json:
+    """Return the parameters of a call that is made now, as `parameters_of` those of the record."""
+    return parameters_of(any_json_text(json_value(dict(given)), "parameters"))
 
 
 def describe_call(name: str, parameters: Json) -> str:
@@ -117,11 +120,13 @@ class FoundCalls(NamedTuple):
     """The calls of a record in their order, and what happened inside those that are answered whole.
 
     `inside`: offsets of the events that the answered calls sent. Their code does not run again, so
-    a replay does not send them.
+    a replay does not send them. `unended`: those of the events that began a call which no replay
+    asks for, as it has no end: its process died.
     """
 
     calls: Sequence[RecordedCall]
     inside: frozenset[int]
+    unended: frozenset[int]
 
 
 def find_calls(events: Sequence[tuple[int, Event]]) -> FoundCalls:
@@ -140,6 +145,7 @@ class _CallFinder:
         self._children: dict[str, list[str]] = {}
         self._ends: dict[int, str] = {}  # by the offset of an end, the id of its beginning
         self._over: set[str] = set()  # event ids of the beginnings that have an end
+        self._running: set[str] = set()  # those of the calls that the calls in them answer
 
     def find(self) -> FoundCalls:
         for offset, event in self._events:
@@ -147,14 +153,19 @@ class _CallFinder:
             self._note_call(offset, event)
         for event_id in self._calls:
             self._children.setdefault(self._outer.get(event_id, ""), []).append(event_id)
-        calls, inside = list[RecordedCall](), set[int]()
+        for event_id in reversed(self._calls):  # the calls in a call began after it
+            if self._runs(event_id):
+                self._running.add(event_id)
+        calls, inside, unended = list[RecordedCall](), set[int](), set[int]()
         for offset, event in self._events:
             event_id = event.envelope.event_id
             if self._is_inside(self._ends.get(offset, event_id)):
                 inside.add(offset)
             elif event_id in self._calls and self._is_asked(event_id):
-                calls.append(self._calls[event_id]._replace(runs=self._runs(event_id)))
-        return FoundCalls(calls, frozenset(inside))
+                calls.append(self._calls[event_id]._replace(runs=event_id in self._running))
+            elif event_id in self._calls and event_id not in self._over:
+                unended.add(offset)
+        return FoundCalls(calls, frozenset(inside), frozenset(unended))
 
     def _note_cause(self, event: Event) -> None:
         cause = event.envelope.causation_id
@@ -198,7 +209,7 @@ class _CallFinder:
         call = self._calls[event_id]
         is_known = error is not None or (result_json is not None and not _is_cut(result_json))
         # A failure of work that is not captured tells nothing of its arguments.
-        is_known = is_known and (call.parameters is not None or call.kind == "step")
+        is_known = is_known and (call.parameters is not None or call.kind != "traced")
         self._calls[event_id] = call._replace(result_json=result_json, error=error, is_known=is_known)
         self._over.add(event_id)
 
@@ -208,7 +219,7 @@ class _CallFinder:
         if event_id in self._over or call.kind != "step":
             return event_id in self._over and call.kind != "client"
         later = (self._calls[each] for each in self._over)
-        return self._runs(event_id) and all(each.offset < call.offset or each.key != call.key for each in later)
+        return event_id in self._running and all(each.offset < call.offset or each.key != call.key for each in later)
 
     def _runs(self, event_id: str) -> bool:
         """Return whether the calls in a call answer it: there are some, and all can be answered."""
@@ -221,7 +232,7 @@ class _CallFinder:
     def _is_answered(self, event_id: str) -> bool:
         if self._calls[event_id].kind == "client":
             return all(map(self._is_answered, self._inner(event_id)))
-        return self._calls[event_id].is_known or self._runs(event_id)
+        return self._calls[event_id].is_known or event_id in self._running
 
     def _inner(self, event_id: str) -> list[str]:
         return [each for each in self._children.get(event_id, ()) if each in self._over]
@@ -231,7 +242,7 @@ class _CallFinder:
         outer = self._outer.get(event_id)
         while outer is not None:
             call = self._calls[outer]
-            if call.kind != "client" and call.is_known and not self._runs(outer):
+            if call.kind != "client" and call.is_known and outer not in self._running:
                 return True
             outer = self._outer.get(outer)
         return False

@@ -15,6 +15,7 @@ from sessionary.producers.ports import OutRecord
 from sessionary.producers.replay.calls import FoundCalls, RecordedCall, find_calls
 from sessionary.producers.replay.errors import NotReplayable, PointNotFound
 from sessionary.producers.run_ports import LogEntry, RecordReads
+from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import DecodeError
@@ -212,16 +213,7 @@ class _Reading:
         if self._memory is None:
             self._memory = InMemoryTransport(1, now_ms=entry.at_ms, outages=self._has_times)
         memory = self._memory
-        try:
-            with memory.core.lock:
-                judged = memory.core.log.append_past(entry, has_times=self._has_times)
-        except DecodeError as why:
-            if why.reason == "undecodable":
-                return False  # the processor rejected it, too
-            raise NotReplayable(
-                f"the record of session {self._key.session_id} cannot be read at offset {entry.offset} ({why}): it is "
-                "of a newer version; upgrade the package sessionary in this process"
-            ) from why
+        judged = fold_entry(memory, entry, session_id=self._key.session_id, has_times=self._has_times)
         if judged is None or judged.outcome != "applied":
             return False
         envelope = judged.event.envelope
@@ -240,7 +232,7 @@ class _Reading:
         """Return the record. Raises as `read_record` does."""
         session_id = self._key.session_id
         if not self._is_known:
-            raise SessionLost(f"session {session_id} is not known: the log has no event of it for this tenant")
+            raise unknown_session(session_id)
         if self._memory is None:
             raise PointNotFound(self._point or "", session_id)
         if not self._events or not isinstance(self._events[0].event.payload, SessionCreated):
@@ -251,6 +243,28 @@ class _Reading:
         if self._point is not None and not self._is_found:
             raise PointNotFound(self._point, session_id)
         return SessionRecord(self._key, self._events, self._memory, self.batches, self._point)
+
+
+def fold_entry(memory: InMemoryTransport, entry: LogEntry, *, session_id: str, has_times: bool) -> JudgedEvent | None:
+    """Judge an entry of a session's log as the processor did; None if it is no event.
+
+    Raises `NotReplayable` for a record of a newer version.
+    """
+    try:
+        with memory.core.lock:
+            return memory.core.log.append_past(entry, has_times=has_times)
+    except DecodeError as why:
+        if why.reason == "undecodable":
+            return None  # the processor rejected it, too
+        raise NotReplayable(
+            f"the record of session {session_id} cannot be read at offset {entry.offset} ({why}): it is "
+            "of a newer version; upgrade the package sessionary in this process"
+        ) from why
+
+
+def unknown_session(session_id: str) -> SessionLost:
+    """Return the error of a session of which the log has nothing."""
+    return SessionLost(f"session {session_id} is not known: the log has no event of it for this tenant")
 
 
 def _snapshots_of(event: Event) -> list[str]:

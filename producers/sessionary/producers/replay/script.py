@@ -5,21 +5,22 @@ What two runs of the same code give differently, such as ids and durations, does
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import RLock
 from typing import Any, Final
 
 from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Transport
+from sessionary.producers.replay.calls import without_addresses
 from sessionary.producers.replay.record import RecordedEvent, SessionRecord
 from sessionary.schemas.codec import Decoder, Event, encode_event
-from sessionary.schemas.events import SessionActivity, SnapshotCreated, UsageRecorded
+from sessionary.schemas.events import RunRunning, SessionActivity, SnapshotCreated, UsageRecorded
 
 # Fields that say which process did it, when, and by which try.
 _FREE: Final = frozenset(
     {
         *("tool_call_id", "idem_key", "execution_time_ms", "duration_ms", "try_number", "attempt"),
         *("updating_at", "persisting_at", "snapshot_id", "parent_snapshot_id", "from_snapshot_id"),
-        *("to_snapshot_id", "from_snapshot_id", "checkpoint_id", "artifact_id", "uri", "elapsed_s"),
+        *("to_snapshot_id", "checkpoint_id", "artifact_id", "uri", "elapsed_s"),
         *("time_to_first_token_ms", "retry_of", "due_at", "question_id", "last_item_id", "data_json"),
         *("transaction_id", "snapshot"),  # a snapshot repeats what other events said
     }
@@ -55,7 +56,8 @@ class Script:
         self.now_us = record.events[0].event.envelope.occurred_at
         self.is_reached = False
         self._record, self._lock = record, RLock()
-        self._inside = record.found.inside
+        self._unended = record.found.unended
+        self._inside = record.found.inside | _left_behind(record.events, self._unended)
         self._left: dict[str, deque[RecordedEvent]] = {}
         for each in record.events:
             if each.is_own and each.offset not in self._inside:
@@ -118,27 +120,12 @@ class Script:
     def find_difference(self) -> str | None:
         """Return the first difference from the record, for people; None if there is none."""
         left = [each for waiting in self._left.values() for each in waiting]
-        missing = [each for each in left if not _is_of_process(each.event) and not self._is_unended(each)]
+        missing = [each for each in left if not _is_of_process(each.event) and each.offset not in self._unended]
         if missing:
             first = min(missing, key=lambda each: each.offset)
             came = f"; instead it sent {self._others[0]}" if self._others else ""
             return f"the record has {_describe(first.event)} at offset {first.offset}, the replay has not{came}"
         return f"the replay has {self._others[0]}, which the record has not" if self._others else None
-
-    def _is_unended(self, event: RecordedEvent) -> bool:
-        """Return whether an event began a call that has no end in the record: its process died."""
-        if event.event_type not in ("tool_call_started", "step_started"):
-            return False
-        return all(call.offset != event.offset for call in self._record.calls) and not self._is_client_step(event)
-
-    def _is_client_step(self, event: RecordedEvent) -> bool:
-        step_id = event.event.envelope.step_id
-        ended = ("step_succeeded", "step_failed")
-        return any(
-            each.event.envelope.step_id == step_id and each.event_type in ended
-            for each in self._record.events
-            if event.event_type == "step_started"
-        )
 
 
 class ScriptedTransport:
@@ -197,6 +184,29 @@ class ScriptedTransport:
         return self._inner.close(timeout_s)
 
 
+def _left_behind(events: Sequence[RecordedEvent], unended: Collection[int]) -> set[int]:
+    """Return the offsets of events that are there because a process died, and another went on.
+
+    These are beginnings of calls that were begun again, and the second beginning of their run. Code
+    that runs once does not send them.
+    """
+    found, senders, later = set[int](), dict[str, str](), set[str]()
+    for each in events:
+        envelope, payload = each.event.envelope, each.event.payload
+        if each.is_own and envelope.run_id is not None:
+            former = senders.setdefault(envelope.run_id, envelope.producer_id)
+            if isinstance(payload, RunRunning) and payload.progress is None and former != envelope.producer_id:
+                found.add(each.offset)
+            senders[envelope.run_id] = envelope.producer_id
+    for each in reversed(events):
+        form = _form_of(each.event)
+        if each.offset not in unended:
+            later.add(form)
+        elif form in later:
+            found.add(each.offset)
+    return found
+
+
 def _is_of_process(event: Event) -> bool:
     """Return whether a process did this beside its agent's code: a replay need not do it.
 
@@ -227,7 +237,7 @@ def _plain(value: Any) -> Any:
         return {f"{name}": _plain(each) for name, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_plain(each) for each in value]
-    return value
+    return without_addresses(value) if isinstance(value, str) else value
 
 
 def _describe(event: Event) -> str:

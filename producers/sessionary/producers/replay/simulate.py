@@ -6,10 +6,11 @@ Both folds are the processor's own rules over records in memory. Neither changes
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sessionary.producers.errors import Invalid, SessionLost
+from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
-from sessionary.producers.replay.errors import NotReplayable, PointNotFound
+from sessionary.producers.replay.errors import PointNotFound
+from sessionary.producers.replay.record import fold_entry, unknown_session
 from sessionary.producers.run_ports import LogEntry, RecordReads
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.schemas.codec import Decoder, Event, encode_event
@@ -69,7 +70,7 @@ def simulate(reads: RecordReads, key: SessionKey, replaced: str, result: Json, t
     entries = [each for batch in reads.read_log(key, timeout_s) for each in batch]
     first = next((each for each in entries if each.key is not None), None)
     if first is None:
-        raise SessionLost(f"session {key.session_id} is not known: the log has no event of it for this tenant")
+        raise unknown_session(key.session_id)
     place, other = _replace(entries, key.session_id, replaced, result)
     folds = [InMemoryTransport(1, now_ms=first.at_ms, outages=reads.has_times) for _ in range(2)]
     found: Difference | None = None
@@ -77,7 +78,7 @@ def simulate(reads: RecordReads, key: SessionKey, replaced: str, result: Json, t
     for entry in entries[entries.index(first) :]:
         verdicts = []
         for memory, its in zip(folds, (entry, other if entry is place else entry), strict=True):
-            judged = _judge(memory, its, has_times=reads.has_times)
+            judged = fold_entry(memory, its, session_id=key.session_id, has_times=reads.has_times)
             verdicts.append(None if judged is None else (judged.outcome, judged.reason, judged.event_type))
         if verdicts[0] is not None:
             count += 1
@@ -86,18 +87,6 @@ def simulate(reads: RecordReads, key: SessionKey, replaced: str, result: Json, t
     rows = [_rows_of(memory) for memory in folds]
     differing = sum(rows[0].get(name) != rows[1].get(name) for name in {*rows[0], *rows[1]})
     return Simulation(count, found, differing)
-
-
-def _judge(memory: InMemoryTransport, entry: LogEntry, *, has_times: bool) -> Any:
-    try:
-        return memory.core.log.append_past(entry, has_times=has_times)
-    except DecodeError as why:
-        if why.reason == "undecodable":
-            return None  # the processor rejected it, too
-        raise NotReplayable(
-            f"the record at offset {entry.offset} cannot be read ({why}): it is of a newer version; upgrade the "
-            "package sessionary in this process"
-        ) from why
 
 
 def _replace(entries: Sequence[LogEntry], session_id: str, replaced: str, result: Json) -> tuple[LogEntry, LogEntry]:

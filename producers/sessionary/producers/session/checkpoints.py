@@ -4,7 +4,7 @@ import uuid
 
 from sessionary.producers.context.scope import EventMetadata, complete_fields, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS
-from sessionary.producers.durable.checkpoints import fetch_checkpoint, load_data, send_checkpoint
+from sessionary.producers.durable.checkpoints import load_checkpoint, send_checkpoint
 from sessionary.producers.ports import Json
 from sessionary.producers.session.core import SessionCore
 from sessionary.schemas.events import CheckpointSaved
@@ -31,5 +31,4 @@ class Checkpoints:
         core = self._core
         core.view.require_held()
         run_id = complete_fields(core.session_id, NO_FIELDS).run_id
-        recorder = core.recorder()
-        return load_data(recorder, fetch_checkpoint(recorder, run_id, operation, checkpoint_id))
+        return load_checkpoint(core.recorder(), run_id, operation, checkpoint_id)

@@ -369,11 +369,11 @@ class SessionCore:
     def draw(self) -> float:
         """Return a number from 0 to 1, 1 excluded, that follows from the place in the work."""
         answers, place = self.services.answers, current_scope().place_in(self.session_id)
-        calls = self.recorder().calls() if place is None else place.calls
-        path, ids = (
-            "" if place is None else place.find_path() or "",
-            [self.session_id, "" if place is None else place.run_id],
-        )
+        if place is None:
+            calls, run_id, path = self.recorder().calls(), "", ""
+        else:
+            calls, run_id, path = place.calls, place.run_id, place.find_path() or ""
+        ids = [self.session_id, run_id]
         if answers is not None:
             ids = [answers.recorded_id(each) for each in ids]
         return number_of(" ".join((self.emitter.key.tenant_id, *ids, path, f"{calls.turn} {calls.draw()}")))

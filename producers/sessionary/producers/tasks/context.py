@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.durable.checkpoints import fetch_checkpoint, load_data
+from sessionary.producers.durable.checkpoints import load_checkpoint
 from sessionary.producers.durable.errors import TaskStopped
 from sessionary.producers.durable.large_values import INTERMEDIATE, ValueKeeper
 from sessionary.producers.durable.run_block import Run
@@ -207,8 +207,7 @@ class TaskContext:
         kept, and as `Session.sync` does.
         """
         self._sender.check()
-        recorder = self._sender.core.recorder()
-        return load_data(recorder, fetch_checkpoint(recorder, self.task_id, _OPERATION, checkpoint_id))
+        return load_checkpoint(self._sender.core.recorder(), self.task_id, _OPERATION, checkpoint_id)
 
     def save_result(self, name: str, value: Json) -> "Artifact":
         """Keep an intermediate result, as JSON, in the library of artifacts; the last of each name.

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextvars import copy_context
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ import pytest
 
 from sessionary.producers import AsyncSession, AsyncSessionClient, Retry, Session, SessionClient, tool, traced
 from sessionary.producers.artifacts import ArtifactLibrary
+from sessionary.producers.process.safe_text import JSON_BYTES_MAX
 from sessionary.producers.replay.answers import ReplayCounts
-from sessionary.producers.replay.errors import NotReplayable
+from sessionary.producers.replay.errors import NotReplayable, ReplayMiss
 from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.events import StepStarted, ToolCallStarted
 
 made = Counter[str]()
 
@@ -340,3 +344,136 @@ def test_several_agents_are_replayed_to_a_target_with_true_roles_and_results() -
         "analyzer_1": ("analyzer", None, ("analyze_papers",)),
         "writer_1": ("writer", None, ()),
     }
+
+
+@traced("llm", capture=True)
+def stream_words(text: str) -> Iterator[str]:
+    made["llm"] += 1
+    yield from text.split()
+    if text == "cut off":
+        raise OutOfStock("no further words")
+
+
+@traced("llm", capture=True)
+async def stream_words_async(text: str) -> AsyncIterator[str]:
+    made["llm"] += 1
+    for word in text.split():
+        yield word
+    if text == "cut off":
+        raise OutOfStock("no further words")
+
+
+def join_words(session: Session) -> None:
+    for text in ("two words", "cut off"):
+        try:
+            session.message("assistant", "-".join(stream_words(text)))
+        except OutOfStock as error:
+            session.message("system", f"{error}")
+
+
+def test_a_generator_gives_its_recorded_items_and_fails_again() -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        join_words(session)
+    with client.replay(session) as replay, replay.session() as again:
+        join_words(again)
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"llm": 2})
+
+
+def test_an_asynchronous_generator_gives_its_recorded_items_and_fails_again() -> None:
+    async def agent(session: AsyncSession) -> None:
+        for text in ("two words", "cut off"):
+            try:
+                await session.message("assistant", "-".join([word async for word in stream_words_async(text)]))
+            except OutOfStock as error:
+                await session.message("system", f"{error}")
+
+    async def run() -> Any:
+        client = AsyncSessionClient.wrap(memory_client()[0])
+        async with client.session(user_id="u1") as session:
+            await agent(session)
+        async with client.replay(session) as replay, replay.session() as again:
+            await agent(again)
+        return replay
+
+    replay = asyncio.run(run())
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"llm": 2})
+
+
+@tool(effect="write", key=lambda amount, account: account)
+def pay(amount: object, account: str) -> str:
+    made["pay"] += 1
+    return f"paid to {account}"
+
+
+def test_calls_with_arguments_that_json_cannot_hold_are_answered() -> None:
+    held = []  # so that each object has an address of its own, as in another process
+
+    def agent(session: Session) -> list[object]:
+        held.append(object())
+        with session.run("payment") as run:
+            rate = run.step("rate", lambda rate: f"{rate}", Decimal("1.5"))
+            other = run.step("other", lambda _: "done", {"service": held[-1]})
+            return [rate, other, pay(held[-1], "a-1"), pay(Decimal(2), "a-2")]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = agent(session)
+    assert outcome == ["1.5", "done", "paid to a-1", "paid to a-2"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == outcome
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=4), {"pay": 2})
+
+
+def test_other_arguments_that_json_cannot_hold_are_another_call() -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        pay(Decimal(2), "a-1")
+    replay = client.replay(session)
+    with pytest.raises(ReplayMiss, match=r'expected pay\(.*"2".*came pay\(.*"3"'), replay, replay.session():
+        pay(Decimal(3), "a-1")
+
+
+def test_calls_whose_arguments_were_too_large_to_keep_are_answered_by_their_name() -> None:
+    large = "x" * JSON_BYTES_MAX
+
+    def agent(session: Session) -> list[object]:
+        with session.run("payment") as run:
+            return [run.step("length", len, large), pay(large, "a-1")]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        assert agent(session) == [JSON_BYTES_MAX, "paid to a-1"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == [JSON_BYTES_MAX, "paid to a-1"]
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"pay": 1})
+
+
+@tool(effect="read")
+def look(number: int) -> int:
+    return number
+
+
+def add_up(session: Session) -> object:
+    with session.run("sum", run_id="run-1", resume=True) as run:
+        first = run.step("first", look, 1)
+        return first + run.step("rest", lambda: look(2) + look(3))
+
+
+def test_a_run_that_another_process_resumed_is_replayed_as_one() -> None:
+    client, memory = memory_client()
+    session = client.session(user_id="u1")
+
+    def die_in_a_call() -> None:
+        run = session.run("sum", run_id="run-1", resume=True).__enter__()
+        run.step("first", look, 1)
+        step_id = session.emit(StepStarted("rest", 1, "{}"), step_id="step-2")
+        call = ToolCallStarted("call-2", "look", "call-2", '{"number":2}', 1, side_effect=False, queryable=False)
+        session.emit(call, step_id="step-2", causation_id=step_id)
+
+    copy_context().run(die_in_a_call)
+    with memory_client(memory=memory)[0].claim(session.session_id, user_id="u1") as continued:
+        assert add_up(continued) == 6
+    with client.replay(session) as replay, replay.session() as again:
+        assert add_up(again) == 6
+    assert (replay.difference, replay.counts) == (None, ReplayCounts(served=3))
