@@ -30,8 +30,9 @@ from tests.support.event_factory import EventFactory
 
 OPERATOR = {"principal": "ops", "roles": ["operator"]}
 USER = {"tenant": "acme", "user": "another"}
+OWN = {"tenant": "acme", "user": "u1"}
 SETTINGS = ProcessorSettings(
-    api_tokens=parse_tokens({"token": "acme", "other": "zeta", "ops": OPERATOR, "user": USER}),
+    api_tokens=parse_tokens({"token": "acme", "other": "zeta", "ops": OPERATOR, "user": USER, "own": OWN}),
     api_port=4242,
     partitions=1,
 )
@@ -154,6 +155,25 @@ def test_an_unknown_point_is_no_point(rig: PageRig, query: str) -> None:
 def test_another_tenants_or_users_session_is_unknown(rig: PageRig, token: str) -> None:
     status, problem = rig.ask("offset=1", token=token)
     assert (status, problem["reason"], rig.folds) == (404, "unknown_session", 0)
+
+
+@pytest.mark.parametrize("source", ["row", "log"])
+def test_a_run_of_another_user_is_no_part_of_a_session(rig: PageRig, source: str) -> None:
+    for run_id, user in (("mine", "u1"), ("hers", "u2")):
+        envelope = {"run_id": run_id, "user_id": user}
+        assert rig.rig.send(rig.agent, "run_started", envelope, mode="attached") == "applied"
+        assert rig.rig.send(rig.agent, "checkpoint_saved", envelope, data_json="1") == "applied"
+    offset = rig.rig.offset - 1
+    if source == "log":
+        rig.rig.send(rig.agent, "session_activity")
+    (_, whole), (_, own) = (rig.ask(f"offset={offset}", token=token) for token in ("token", "own"))
+    assert whole["source"] == source
+    assert len(whole["children"]) == 4
+    assert json.dumps(whole).count("hers") > 2
+    assert json.dumps(own).count("hers") == 0
+    assert [child for child in whole["children"] if child["run_id"] == "mine"] == own["children"]
+    assert [run["run_id"] for run in own["row"]["open_runs"]] == ["mine"]
+    assert own["row_hash"] == whole["row_hash"]
 
 
 @pytest.mark.parametrize("query", ["", "offset=x"])
