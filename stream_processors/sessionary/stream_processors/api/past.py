@@ -108,7 +108,8 @@ class PastPage:
             raise Problem(404, "not_held", "Not held", detail)
         async with self._turn:
             state = await self._fold(asked, point, position)
-        self._states.keep(session, point, state)
+        if _is_settled(point, position):
+            self._states.keep(session, point, state)
         return Told(state, "log")
 
     async def _fold(self, asked: AskedOwner, point: Point, position: Position) -> PastState:
@@ -156,6 +157,14 @@ def _parse_point(query: Mapping[str, str]) -> Point:
     if name in ("event", "snapshot"):
         return Point("event" if name == "event" else "snapshot", text)
     return Point("offset" if name == "offset" else "time", parse_number(name, text))
+
+
+def _is_settled(point: Point, position: Position) -> bool:
+    """Return whether no later record can belong to a point up to which a partition is folded.
+
+    Others may have the very time that the clock shows, or an earlier one after a repair.
+    """
+    return point.kind != "time" or (int(point.value) < position.clock_ms and not position.clock_repairs)
 
 
 def _require_known(asked: AskedOwner) -> None:

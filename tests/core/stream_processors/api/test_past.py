@@ -139,6 +139,18 @@ def test_the_last_folded_record_is_answered_from_the_row_and_equals_the_log(rig:
         assert of_log[name] == of_row[name], name
 
 
+def test_a_time_at_which_more_may_happen_is_not_kept(rig: PageRig) -> None:
+    at_ms = rig.rig.at - 1  # of the last record, and the clock
+    found = rig.ask(f"time_ms={at_ms}")[1]
+    assert (found["position"]["clock_ms"], found["row"]["version"]) == (at_ms, 1)
+    rig.rig.at = at_ms
+    assert rig.rig.send(rig.agent, "state_updated") == "applied"
+    assert rig.ask(f"time_ms={at_ms}")[1]["row"]["version"] == 2
+    rig.rig.send(rig.agent, "session_activity")
+    sources = [rig.ask(f"time_ms={at_ms}")[1]["source"] for _ in range(2)]
+    assert sources == ["log", "memory"]
+
+
 @pytest.mark.parametrize("query", ["", "offset=1&time_ms=2", "offset=x", "time_ms=-1", "point=3"])
 def test_not_exactly_one_good_point_is_refused(rig: PageRig, query: str) -> None:
     status, problem = rig.ask(query)
