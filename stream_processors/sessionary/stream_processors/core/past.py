@@ -339,16 +339,16 @@ def snapshot_chain(parents: Mapping[str, str | None], head: str, origin: str | N
     `parents`: by id, None for a root; `origin`: a snapshot of another session that a root may
     name. Raises `Invalid` for a cycle, and for a parent that is not there.
     """
-    chain: list[str] = []
+    chain: dict[str, None] = {}  # in order, and found at once: a session may have very many
     at: str | None = head
     while at is not None and (at != origin or at in parents):
         if at in chain:
             raise Invalid("broken_chain", f"snapshot {head} has itself as an ancestor, by {at}")
         if at not in parents:
             raise Invalid("broken_chain", f"snapshot {head} has an ancestor {at} that is not there")
-        chain.append(at)
+        chain[at] = None
         at = parents[at]
-    return chain[::-1]
+    return list(reversed(chain))
 
 
 def _place(record: AuditRecord) -> tuple[int, int]:
