@@ -6,31 +6,20 @@
 Everything here blocks.
 """
 
-import time
 from collections.abc import Iterator
-from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-
-from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.from_settings import decoder_for
-from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.kafka.clients import is_unreadable_batch
 from sessionary.schemas.records import AuditRecord, Position
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.past import PastLog, PastState, Point, find_beginning, is_of_interest, state_at
-from sessionary.stream_processors.errors import Lost, StateExpired
-from sessionary.stream_processors.runtime.changelog import reader_of
+from sessionary.stream_processors.errors import StateExpired
+from sessionary.stream_processors.runtime.audit_log import read_audit
 from sessionary.stream_processors.runtime.decisions import read_each
 from sessionary.stream_processors.runtime.job import partition_settings
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.settings import ProcessorSettings
-
-_RECORDS: Final = 500  # that are read at once
-_PAUSE_S: Final = 0.2
-_SILENCE_S: Final = 10.0
 
 
 class PastReader:
@@ -76,37 +65,5 @@ class PastReader:
 
         Other sessions' records are not decoded.
         """
-        topic, key, decoder = self._settings.topics.audit, session.encoded(), Decoder()
-        reader = reader_of(self._settings)
-        try:
-            for value in _read_values(reader, TopicPartition(topic, partition, OFFSET_BEGINNING), (None, key)):
-                try:
-                    record = decoder.decode_record(value)
-                except DecodeError:
-                    continue
-                if isinstance(record, AuditRecord) and is_of_interest(record, session):
-                    yield record
-        except KafkaException as error:
-            raise Lost(f"{topic} of partition {partition}: {error.args[0]}") from error
-        finally:
-            reader.close()
-
-
-def _read_values(reader: Consumer, place: TopicPartition, keys: tuple[bytes | None, ...]) -> Iterator[bytes]:
-    """Yield the values under these keys up to the partition's end."""
-    _, end = reader.get_watermark_offsets(place, timeout=_SILENCE_S)
-    if end == 0:
-        return
-    reader.assign([place])
-    heard_s = time.monotonic()
-    while time.monotonic() - heard_s <= _SILENCE_S:
-        for message in reader.consume(_RECORDS, _PAUSE_S):
-            heard_s = time.monotonic()
-            error = message.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                return
-            if error is not None and not is_unreadable_batch(message):
-                raise KafkaException(error)
-            if error is None and message.key() in keys:
-                yield message.value() or b""
-    raise Lost(f"{place.topic} of partition {place.partition}: silent for {_SILENCE_S:g} s")
+        for part in read_audit(self._settings, partition, StateExpired, (None, session.encoded())):
+            yield from (record for record in part.records if is_of_interest(record, session))
