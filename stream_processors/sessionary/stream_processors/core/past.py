@@ -120,6 +120,14 @@ def find_beginning(trail: Iterable[AuditRecord]) -> AuditRecord | None:
     return max(begun, key=_place, default=None)
 
 
+def require_beginning(trail: Iterable[AuditRecord], session: SessionKey) -> AuditRecord:
+    """Return what `find_beginning` does. Raises `StateExpired` instead of returning None."""
+    begin = find_beginning(trail)
+    if begin is None:
+        raise StateExpired(f"the audit trail does not have the first event of session {session.session_id} any more")
+    return begin
+
+
 def is_of_interest(record: AuditRecord, session: SessionKey) -> bool:
     """Return whether a record of the audit trail belongs to a `PastLog` of a session."""
     return record.kind == "decision" or (record.tenant_id, record.session_id) == session
@@ -132,9 +140,7 @@ def state_at(log: PastLog, session: SessionKey, partition: int, point: Point) ->
     not reach back to the session's first event, `Invalid` if its snapshots are no chain.
     """
     log = log._replace(trail=[record for record in log.trail if is_of_interest(record, session)])
-    begin = find_beginning(log.trail)
-    if begin is None:
-        raise StateExpired(f"the audit trail does not have the first event of session {session.session_id} any more")
+    begin = require_beginning(log.trail, session)
     _require_within(point, session, begin, log.end)
     fold = _SessionFold(log, session, partition, begin)
     if not fold.run(point):

@@ -6,14 +6,21 @@
 Everything here blocks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import AuditRecord, Position
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.past import PastLog, PastState, Point, find_beginning, is_of_interest, state_at
+from sessionary.stream_processors.core.past import (
+    PastLog,
+    PastState,
+    Point,
+    is_of_interest,
+    require_beginning,
+    state_at,
+)
 from sessionary.stream_processors.errors import StateExpired
 from sessionary.stream_processors.runtime.audit_log import read_audit
 from sessionary.stream_processors.runtime.decisions import read_each
@@ -37,17 +44,16 @@ class PastReader:
         `Lost` if the broker does not answer, `Unavailable` if a schema registry does not.
         """
         trail = list(self._read_trail(session, partition))
-        begin = find_beginning(trail)
-        first = end.next_offset if begin is None else begin.source_offset
+        first = require_beginning(trail, session).source_offset
         start = probe_log(self._settings, partition, first).start_offset
-        if begin is not None and first < start:
+        if first < start:
             raise StateExpired(
                 f"the events of session {session.session_id} begin at offset {first}, and the log of partition "
                 f"{partition} at {start}: those before are deleted"
             )
         last = int(point.value) if point.kind == "offset" else end.next_offset - 1
         log = PastLog(
-            records=self._read_events(partition, first, min(last, end.next_offset - 1)),
+            records=self._read_events(partition, first, min(last, end.next_offset - 1), trail),
             trail=trail,
             end=end,
             settings=partition_settings(self._settings),
@@ -56,8 +62,12 @@ class PastReader:
         )
         return state_at(log, session, partition, point)
 
-    def _read_events(self, partition: int, first: int, last: int) -> Iterator[LogRecord]:
+    def _read_events(self, partition: int, first: int, last: int, trail: Sequence[AuditRecord]) -> Iterator[LogRecord]:
         for read in read_each(self._settings, partition, first, last):
+            if read.is_past_unreadable and not _is_skipped(read.next_offset - 1, trail):
+                raise StateExpired(
+                    f"a batch of the events of partition {partition}, before offset {read.next_offset}, cannot be read"
+                )
             yield from read.records
 
     def _read_trail(self, session: SessionKey, partition: int) -> Iterator[AuditRecord]:
@@ -67,3 +77,12 @@ class PastReader:
         """
         for part in read_audit(self._settings, partition, StateExpired, (None, session.encoded())):
             yield from (record for record in part.records if is_of_interest(record, session))
+
+
+def _is_skipped(offset: int, trail: Sequence[AuditRecord]) -> bool:
+    """Return whether people decided to skip an offset, so that the judge never had its record."""
+    return any(
+        record.event_type == "records_skipped" and (record.gap_first or 0) <= offset <= (record.gap_last or 0)
+        for record in trail
+        if record.kind == "decision"
+    )
