@@ -107,9 +107,11 @@ class PastPage:
             detail = f"this worker does not hold the state at {point}; without fold=false it is folded from the log"
             raise Problem(404, "not_held", "Not held", detail)
         async with self._turn:
+            if (kept := self._states.find(session, point)) is not None:  # folded for another request meanwhile
+                return Told(kept, "memory")
             state = await self._fold(asked, point, position)
-        if _is_settled(point, position):
-            self._states.keep(session, point, state)
+            if _is_settled(point, position):
+                self._states.keep(session, point, state)
         return Told(state, "log")
 
     async def _fold(self, asked: AskedOwner, point: Point, position: Position) -> PastState:

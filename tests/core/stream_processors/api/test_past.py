@@ -74,6 +74,9 @@ class PageRig:
         return self.rig.read(session, partition, point, end)
 
     def ask(self, query: str, token: str = "token", session_id: str | None = None) -> tuple[int, Any]:
+        return asyncio.run(self.answer(query, token, session_id))
+
+    async def answer(self, query: str, token: str = "token", session_id: str | None = None) -> tuple[int, Any]:
         session_id = session_id or self.agent.key.session_id
         request = make_mocked_request(
             "GET",
@@ -81,17 +84,13 @@ class PageRig:
             headers={"Authorization": f"Bearer {token}"},
             match_info={"session_id": session_id},
         )
-
-        async def answer() -> tuple[int, Any]:
-            try:
-                response = await self.page.at(request)
-            except Problem as problem:
-                response = problem.to_response()
-            assert isinstance(response, Response)
-            assert isinstance(response.body, bytes)
-            return response.status, json.loads(response.body)
-
-        return asyncio.run(answer())
+        try:
+            response = await self.page.at(request)
+        except Problem as problem:
+            response = problem.to_response()
+        assert isinstance(response, Response)
+        assert isinstance(response.body, bytes)
+        return response.status, json.loads(response.body)
 
 
 @pytest.fixture
@@ -149,6 +148,14 @@ def test_a_time_at_which_more_may_happen_is_not_kept(rig: PageRig) -> None:
     rig.rig.send(rig.agent, "session_activity")
     sources = [rig.ask(f"time_ms={at_ms}")[1]["source"] for _ in range(2)]
     assert sources == ["log", "memory"]
+
+
+def test_who_waits_for_the_fold_of_the_same_point_gets_its_state(rig: PageRig) -> None:
+    async def ask_both() -> tuple[tuple[int, Any], ...]:
+        return await asyncio.gather(rig.answer("offset=1"), rig.answer("offset=1"))
+
+    answers = asyncio.run(ask_both())
+    assert ([found["source"] for _, found in answers], rig.folds) == (["log", "memory"], 1)
 
 
 @pytest.mark.parametrize("query", ["", "offset=1&time_ms=2", "offset=x", "time_ms=-1", "point=3"])
