@@ -16,12 +16,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid, Unavailable
-from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.ids import SessionKey, is_run_key, run_key, split_child_key
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
@@ -94,9 +94,7 @@ class PastPage:
         point = _parse_point(request.query)  # not before: a stranger learns nothing of the query
         told = await self._tell(asked, point, folds=request.query.get("fold") != "false")
         self._require_kept(told.state, point)
-        return json_response(
-            past_document(told.state, told.source, asked.question.key, asked.question.partition, point)
-        )
+        return json_response(_document(asked, told, point))
 
     async def _tell(self, asked: AskedOwner, point: Point, *, folds: bool) -> Told:
         session, position = asked.question.key, asked.owner.state.position
@@ -109,8 +107,11 @@ class PastPage:
             detail = f"this worker does not hold the state at {point}; without fold=false it is folded from the log"
             raise Problem(404, "not_held", "Not held", detail)
         async with self._turn:
+            if (kept := self._states.find(session, point)) is not None:  # folded for another request meanwhile
+                return Told(kept, "memory")
             state = await self._fold(asked, point, position)
-        self._states.keep(session, point, state)
+            if _is_settled(point, position):
+                self._states.keep(session, point, state)
         return Told(state, "log")
 
     async def _fold(self, asked: AskedOwner, point: Point, position: Position) -> PastState:
@@ -160,12 +161,37 @@ def _parse_point(query: Mapping[str, str]) -> Point:
     return Point("offset" if name == "offset" else "time", parse_number(name, text))
 
 
+def _is_settled(point: Point, position: Position) -> bool:
+    """Return whether no later record can belong to a point up to which a partition is folded.
+
+    Others may have the very time that the clock shows, or an earlier one after a repair.
+    """
+    return point.kind != "time" or (int(point.value) < position.clock_ms and not position.clock_repairs)
+
+
 def _require_known(asked: AskedOwner) -> None:
     """Raise `Problem` for a session that the caller's tenant, or user, does not have, or had."""
     key, state = asked.question.key, asked.owner.state
     row = state.rows.get(key.encoded())
     if not asked.question.caller.may_see(user_of(row)) or (row is None and not state.is_packed(key.encoded())):
         raise unknown_session(key)
+
+
+def _document(asked: AskedOwner, told: Told, point: Point) -> dict[str, Any]:
+    """Return the `past_document`, without the runs of other users than the caller's."""
+    (key, partition, _, _, caller), (state, source) = asked.question, told
+    hidden = {name for name, row in state.rows.items() if is_run_key(name) and not caller.may_see(user_of(row))}
+    rows = {name: row for name, row in state.rows.items() if hidden.isdisjoint((name, _parent_of(name)))}
+    document = past_document(state._replace(rows=rows), source, key, partition, point)
+    if hidden and isinstance(state.row, SessionState):  # its hash stays that of the whole row
+        runs = document["row"]["open_runs"]
+        document["row"]["open_runs"] = [run for run in runs if run_key(*key, run["run_id"]) not in hidden]
+    return document
+
+
+def _parent_of(key: bytes) -> bytes | None:
+    split = split_child_key(key)
+    return None if split is None else split[0]
 
 
 def _present(asked: AskedOwner) -> PastState:

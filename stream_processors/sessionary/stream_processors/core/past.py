@@ -120,6 +120,14 @@ def find_beginning(trail: Iterable[AuditRecord]) -> AuditRecord | None:
     return max(begun, key=_place, default=None)
 
 
+def require_beginning(trail: Iterable[AuditRecord], session: SessionKey) -> AuditRecord:
+    """Return what `find_beginning` does. Raises `StateExpired` instead of returning None."""
+    begin = find_beginning(trail)
+    if begin is None:
+        raise StateExpired(f"the audit trail does not have the first event of session {session.session_id} any more")
+    return begin
+
+
 def is_of_interest(record: AuditRecord, session: SessionKey) -> bool:
     """Return whether a record of the audit trail belongs to a `PastLog` of a session."""
     return record.kind == "decision" or (record.tenant_id, record.session_id) == session
@@ -132,9 +140,7 @@ def state_at(log: PastLog, session: SessionKey, partition: int, point: Point) ->
     not reach back to the session's first event, `Invalid` if its snapshots are no chain.
     """
     log = log._replace(trail=[record for record in log.trail if is_of_interest(record, session)])
-    begin = find_beginning(log.trail)
-    if begin is None:
-        raise StateExpired(f"the audit trail does not have the first event of session {session.session_id} any more")
+    begin = require_beginning(log.trail, session)
     _require_within(point, session, begin, log.end)
     fold = _SessionFold(log, session, partition, begin)
     if not fold.run(point):
@@ -339,16 +345,16 @@ def snapshot_chain(parents: Mapping[str, str | None], head: str, origin: str | N
     `parents`: by id, None for a root; `origin`: a snapshot of another session that a root may
     name. Raises `Invalid` for a cycle, and for a parent that is not there.
     """
-    chain: list[str] = []
+    chain: dict[str, None] = {}  # in order, and found at once: a session may have very many
     at: str | None = head
     while at is not None and (at != origin or at in parents):
         if at in chain:
             raise Invalid("broken_chain", f"snapshot {head} has itself as an ancestor, by {at}")
         if at not in parents:
             raise Invalid("broken_chain", f"snapshot {head} has an ancestor {at} that is not there")
-        chain.append(at)
+        chain[at] = None
         at = parents[at]
-    return chain[::-1]
+    return list(reversed(chain))
 
 
 def _place(record: AuditRecord) -> tuple[int, int]:

@@ -16,6 +16,7 @@ In the order in which a record passes:
     worker_context     the parts that the owners of a worker share
     executor           runs blocking calls that may never return
     decisions          decisions about a halted partition: skips, gaps, truncations, clocks
+    audit_log          reads a partition's audit trail
     rebuild            rebuilds the rows of a partition whose changelog cannot be trusted
     past_log           reads what a session's state at a point is folded from
     pending_records    records between fetching and folding: read, pending, counted

@@ -19,12 +19,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
-
-from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError, Unavailable
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.kafka.clients import is_unreadable_batch
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation
 from sessionary.schemas.rules import known_rules, newest_known
 from sessionary.schemas.telemetry.role_logs import role_logger
@@ -33,7 +29,8 @@ from sessionary.stream_processors.core.model import LogRecord, OutputCause, Rebu
 from sessionary.stream_processors.core.trail import rules_record
 from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.errors import Halted, Lost, RebuildRefused
-from sessionary.stream_processors.runtime.changelog import UNFINISHED, read_as_is, reader_of, seal_with
+from sessionary.stream_processors.runtime.audit_log import read_audit
+from sessionary.stream_processors.runtime.changelog import UNFINISHED, read_as_is, seal_with
 from sessionary.stream_processors.runtime.decisions import read_each, read_records
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_identity import TopicIds, is_other_topic
@@ -62,8 +59,6 @@ EVENT_TYPES: Final[Mapping[RebuildMode, str]] = {
 # Decisions after which a log still yields the rows. Copies of events have other timestamps.
 _REPEATABLE: Final = frozenset({"records_skipped", "rules_announced", "rows_refolded"})
 _TRANSACTION_BYTES: Final = 8 << 20  # of rows, about as they are written
-_AUDIT_RECORDS: Final = 500  # that are read at once
-_SILENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.2
 _REPORT_EACH_S: Final = 30.0
 _SKEW_MS: Final = 1_000  # by which a clock of a broker may be ahead of that of a worker
@@ -387,43 +382,15 @@ class _Planning:
 
     def _list_audit(self, *, whole: bool = True) -> Iterator[AuditRecord]:
         """Yield the audit trail. Raises `RebuildRefused` if it must be `whole`, and is not."""
-        topic, decoder = self._settings.topics.audit, Decoder()
-        reader = reader_of(self._settings)
-        try:
-            place = TopicPartition(topic, self._partition, OFFSET_BEGINNING)
-            start, end = reader.get_watermark_offsets(place, timeout=_SILENCE_S)
-            if whole and start > 0:
+        topic = self._settings.topics.audit
+        for part in read_audit(self._settings, self._partition, lambda why: self._refuse(f"{why}. Use --accept-rows")):
+            if whole and part.start_offset > 0:
                 raise self._refuse(
-                    f"{topic} begins at offset {start}, so decisions may be missing there on which its rows depend. "
-                    "Use --accept-rows"
+                    f"{topic} begins at offset {part.start_offset}, so decisions may be missing there on which its "
+                    "rows depend. Use --accept-rows"
                 )
-            if end == 0:
-                return
-            reader.assign([place])
-            heard_s = time.monotonic()
-            while True:
-                _require_wanted(self._partition, self._wanted)
-                for message in reader.consume(_AUDIT_RECORDS, _PAUSE_S):
-                    heard_s = time.monotonic()
-                    error = message.error()
-                    if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                        return
-                    if is_unreadable_batch(message):
-                        raise self._refuse(f"a batch of {topic} cannot be read. Use --accept-rows")
-                    if error is not None:
-                        raise KafkaException(error)
-                    try:
-                        record = decoder.decode_record(message.value() or b"")
-                    except DecodeError:
-                        continue
-                    if isinstance(record, AuditRecord):
-                        yield record
-                if time.monotonic() - heard_s > _SILENCE_S:
-                    raise Lost(f"{topic} of partition {self._partition}: silent for {_SILENCE_S:g} s")
-        except KafkaException as error:
-            raise Lost(f"{topic} of partition {self._partition}: {error.args[0]}") from error
-        finally:
-            reader.close()
+            _require_wanted(self._partition, self._wanted)
+            yield from part.records
 
     # Topics that have the records of the former ones.
 

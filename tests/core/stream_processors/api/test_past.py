@@ -30,8 +30,9 @@ from tests.support.event_factory import EventFactory
 
 OPERATOR = {"principal": "ops", "roles": ["operator"]}
 USER = {"tenant": "acme", "user": "another"}
+OWN = {"tenant": "acme", "user": "u1"}
 SETTINGS = ProcessorSettings(
-    api_tokens=parse_tokens({"token": "acme", "other": "zeta", "ops": OPERATOR, "user": USER}),
+    api_tokens=parse_tokens({"token": "acme", "other": "zeta", "ops": OPERATOR, "user": USER, "own": OWN}),
     api_port=4242,
     partitions=1,
 )
@@ -73,6 +74,9 @@ class PageRig:
         return self.rig.read(session, partition, point, end)
 
     def ask(self, query: str, token: str = "token", session_id: str | None = None) -> tuple[int, Any]:
+        return asyncio.run(self.answer(query, token, session_id))
+
+    async def answer(self, query: str, token: str = "token", session_id: str | None = None) -> tuple[int, Any]:
         session_id = session_id or self.agent.key.session_id
         request = make_mocked_request(
             "GET",
@@ -80,17 +84,13 @@ class PageRig:
             headers={"Authorization": f"Bearer {token}"},
             match_info={"session_id": session_id},
         )
-
-        async def answer() -> tuple[int, Any]:
-            try:
-                response = await self.page.at(request)
-            except Problem as problem:
-                response = problem.to_response()
-            assert isinstance(response, Response)
-            assert isinstance(response.body, bytes)
-            return response.status, json.loads(response.body)
-
-        return asyncio.run(answer())
+        try:
+            response = await self.page.at(request)
+        except Problem as problem:
+            response = problem.to_response()
+        assert isinstance(response, Response)
+        assert isinstance(response.body, bytes)
+        return response.status, json.loads(response.body)
 
 
 @pytest.fixture
@@ -138,6 +138,26 @@ def test_the_last_folded_record_is_answered_from_the_row_and_equals_the_log(rig:
         assert of_log[name] == of_row[name], name
 
 
+def test_a_time_at_which_more_may_happen_is_not_kept(rig: PageRig) -> None:
+    at_ms = rig.rig.at - 1  # of the last record, and the clock
+    found = rig.ask(f"time_ms={at_ms}")[1]
+    assert (found["position"]["clock_ms"], found["row"]["version"]) == (at_ms, 1)
+    rig.rig.at = at_ms
+    assert rig.rig.send(rig.agent, "state_updated") == "applied"
+    assert rig.ask(f"time_ms={at_ms}")[1]["row"]["version"] == 2
+    rig.rig.send(rig.agent, "session_activity")
+    sources = [rig.ask(f"time_ms={at_ms}")[1]["source"] for _ in range(2)]
+    assert sources == ["log", "memory"]
+
+
+def test_who_waits_for_the_fold_of_the_same_point_gets_its_state(rig: PageRig) -> None:
+    async def ask_both() -> tuple[tuple[int, Any], ...]:
+        return await asyncio.gather(rig.answer("offset=1"), rig.answer("offset=1"))
+
+    answers = asyncio.run(ask_both())
+    assert ([found["source"] for _, found in answers], rig.folds) == (["log", "memory"], 1)
+
+
 @pytest.mark.parametrize("query", ["", "offset=1&time_ms=2", "offset=x", "time_ms=-1", "point=3"])
 def test_not_exactly_one_good_point_is_refused(rig: PageRig, query: str) -> None:
     status, problem = rig.ask(query)
@@ -154,6 +174,25 @@ def test_an_unknown_point_is_no_point(rig: PageRig, query: str) -> None:
 def test_another_tenants_or_users_session_is_unknown(rig: PageRig, token: str) -> None:
     status, problem = rig.ask("offset=1", token=token)
     assert (status, problem["reason"], rig.folds) == (404, "unknown_session", 0)
+
+
+@pytest.mark.parametrize("source", ["row", "log"])
+def test_a_run_of_another_user_is_no_part_of_a_session(rig: PageRig, source: str) -> None:
+    for run_id, user in (("mine", "u1"), ("hers", "u2")):
+        envelope = {"run_id": run_id, "user_id": user}
+        assert rig.rig.send(rig.agent, "run_started", envelope, mode="attached") == "applied"
+        assert rig.rig.send(rig.agent, "checkpoint_saved", envelope, data_json="1") == "applied"
+    offset = rig.rig.offset - 1
+    if source == "log":
+        rig.rig.send(rig.agent, "session_activity")
+    (_, whole), (_, own) = (rig.ask(f"offset={offset}", token=token) for token in ("token", "own"))
+    assert whole["source"] == source
+    assert len(whole["children"]) == 4
+    assert json.dumps(whole).count("hers") > 2
+    assert json.dumps(own).count("hers") == 0
+    assert [child for child in whole["children"] if child["run_id"] == "mine"] == own["children"]
+    assert [run["run_id"] for run in own["row"]["open_runs"]] == ["mine"]
+    assert own["row_hash"] == whole["row_hash"]
 
 
 @pytest.mark.parametrize("query", ["", "offset=x"])
