@@ -28,6 +28,7 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.session.people import instant_text
 from sessionary.stream_processors.core.trail import hash_row, read_repair, read_rules
 from sessionary.stream_processors.errors import PointUnknown, StateExpired
 
@@ -54,7 +55,12 @@ class Point(NamedTuple):
     value: int | str
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.value}"
+        told = (
+            instant_text(self.value, "milliseconds")
+            if isinstance(self.value, int) and self.kind == "time"
+            else self.value
+        )
+        return f"{self.kind} {told}"
 
 
 class LostEvents(NamedTuple):
@@ -159,7 +165,7 @@ def _require_within(point: Point, session: SessionKey, begin: AuditRecord, end: 
     first = begin.source_offset if is_offset else begin.appended_at // 1_000
     last = end.next_offset - 1 if is_offset else end.clock_ms
     if int(point.value) < first:
-        raise PointUnknown(f"session {session.session_id} began at {point.kind} {first}, after {point}")
+        raise PointUnknown(f"session {session.session_id} began at {point._replace(value=first)}, after {point}")
     if int(point.value) > last:
         raise PointUnknown(f"the log of session {session.session_id} is folded up to {point.kind} {last}, not {point}")
 

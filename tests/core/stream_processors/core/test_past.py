@@ -267,6 +267,12 @@ def test_an_unknown_point_is_an_error_that_names_it(rig: PastRig, agent: EventFa
         rig.past(agent, point)
 
 
+def test_a_time_before_the_session_is_told_as_a_time(rig: PastRig, agent: EventFactory) -> None:
+    told = r"began at time [\d-]+T[\d:]+\.\d{3}Z, after time 1970-01-01T00:00:00\.007Z"
+    with pytest.raises(PointUnknown, match=told):
+        rig.past(agent, Point("time", 7))
+
+
 def test_an_event_of_another_session_is_no_point(rig: PastRig, agent: EventFactory) -> None:
     other = _event_of(rig.log[-1])
     assert other is not None

@@ -70,13 +70,16 @@ def hold_end_ms(row: SessionState, hold: SessionHold) -> int:
     return row.entered_at + hold.hold_ms
 
 
-def instant_text(at_ms: int) -> str:
-    """Return a time for people; one beyond the calendar as a number."""
+def instant_text(at_ms: int, timespec: str = "seconds") -> str:
+    """Return a time for people, as precise as `datetime.isoformat`'s `timespec` says.
+
+    One beyond the calendar is a number.
+    """
     try:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
     except OverflowError:
         return f"{at_ms} ms"
-    return at.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return at.isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def object_to_pause(payload: SessionPaused) -> Objection | None:
