@@ -173,6 +173,30 @@ class SnapshotChain:
         self._resources.clear()
         return self._stored(whole)
 
+    def take(
+        self,
+        fields: EnvelopeFields,
+        *,
+        context: str | None = None,
+        messages: Sequence[SnapshotMessage] | None = None,
+        total_tokens: int | None = None,
+        tool: ToolExecution | None = None,
+        resources: Sequence[AccessedResource] = (),
+    ) -> str:
+        """Send a snapshot of the content as an event of its own; return its id.
+
+        Raises as `Session.emit` does: then the chain is as it was.
+        """
+        before = self.messages, self._resources.copy(), self.open_call, self._deltas, self._made
+        try:
+            stored = self.next_snapshot(
+                context=context, messages=messages, total_tokens=total_tokens, tool=tool, resources=resources
+            )
+            return self.send(stored, fields)
+        except BaseException:
+            self.messages, self._resources, self.open_call, self._deltas, self._made = before
+            raise
+
     def _stored(self, whole: Snapshot) -> Snapshot:
         whole = whole._replace(content_bytes=content_size(whole))
         whole = whole._replace(content_hash=snapshot_hash(whole))
@@ -273,7 +297,7 @@ def snapshot_call(core: SnapshotOwner, tool: ToolExecution, fields: EnvelopeFiel
             chain.take_again()
             if tool.status is None and chain.open_call == tool.tool_call_id:
                 return  # taken by a former attempt, or before a resume
-            chain.send(chain.next_snapshot(tool=tool), fields)
+            chain.take(fields, tool=tool)
     except SessionaryError as error:
         core.services.on_error(error)
 

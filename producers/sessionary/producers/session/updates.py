@@ -66,6 +66,8 @@ class Updates:
         from sessionary.producers.session.snapshots import open_chain  # most sessions take none
 
         fields = envelope_fields(metadata)
+        _check_items("messages", messages or (), SnapshotMessage)
+        _check_items("resources", resources, AccessedResource)
         if result is not None:
             if tool_call is None:
                 raise Invalid("invalid_value", "a result is that of a tool call: pass tool_call too")
@@ -74,10 +76,14 @@ class Updates:
         with self._core.lock:
             chain = open_chain(self._core)
             chain.take_again()
-            stored = chain.next_snapshot(
-                context=context, messages=messages, total_tokens=total_tokens, tool=tool_call, resources=resources
+            return chain.take(
+                fields,
+                context=context,
+                messages=messages,
+                total_tokens=total_tokens,
+                tool=tool_call,
+                resources=resources,
             )
-            return chain.send(stored, fields)
 
     def _send_update(self, state: Mapping[str, Json], metadata: EventMetadata) -> tuple[PendingVerdict, int]:
         """Send an update of the content; return the update and the content's new version."""
@@ -218,3 +224,9 @@ class AgentGroup:
         if read is None:
             raise SessionLost(f"session {session_id} has no agent {agent_id}")
         return read
+
+
+def _check_items(name: str, items: Sequence[object], kind: type) -> None:
+    for item in items:
+        if not isinstance(item, kind):
+            raise Invalid("invalid_value", f"{name} has {item!r:.80}: give a list of {kind.__name__}")

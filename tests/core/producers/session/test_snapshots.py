@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import Sequence
 from itertools import islice
@@ -181,6 +182,28 @@ def test_a_result_without_a_call_is_refused() -> None:
         with pytest.raises(Invalid, match="pass tool_call too"):
             session.snapshot(result=1)
         assert len(stored(memory)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"messages": "hi"}, "messages has 'h': give a list of SnapshotMessage"),
+        ({"resources": ["file:///a"]}, "resources has 'file:///a': give a list of AccessedResource"),
+        ({"messages": [], "context": random.Random(1).randbytes(2_000_000).hex()}, "bytes"),
+    ],
+)
+def test_a_snapshot_that_is_refused_leaves_the_chain_as_it_was(given: dict[str, Any], what: str) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=True) as session:
+        session.message("user", "hello", tokens=3)
+        session.access("file:///b")
+        with pytest.raises(Invalid, match=what):
+            session.snapshot(**given)
+        session.snapshot()
+        made = memory.find_row(session).snapshot
+        assert [message.role for message in made.messages] == ["user"]
+        assert [resource.uri for resource in made.resources] == ["file:///b"]
+    assert memory.find_row(session).state == "Terminated"
 
 
 def test_turn_messages_and_resources_are_in_it() -> None:
