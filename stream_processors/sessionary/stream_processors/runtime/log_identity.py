@@ -7,7 +7,6 @@ nothing is compared; what `log_probe` finds is all that is known then.
 """
 
 import threading
-import time
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException
@@ -20,8 +19,6 @@ from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _ASK_S = 5.0
-# Partitions open in a row, and all have the same topics. Deleting and making one takes longer.
-_IDS_S = 0.5
 
 
 class TopicIds(NamedTuple):
@@ -91,18 +88,16 @@ class LogClient:
         self._connection = AdminConnection(settings)
         self._ends = LogEndClient(self._connection, committed_only=False)
         self._lock = threading.Lock()
-        self._ids, self._ids_s = NO_IDS, -_IDS_S  # the last answer, and when it was asked for, monotonic
 
     def ask_ids(self) -> TopicIds:
-        """Return the ids of the topics, half a second old at most. Blocks for up to 12 s."""
+        """Return the ids of the topics. Blocks for up to 12 s.
+
+        Each call asks: a topic can be deleted and made again in half a second, and a decision that took
+        the former id would halt the partition that it should open.
+        """
         with self._lock:
-            begun_s = time.monotonic()
-            if begun_s < self._ids_s + _IDS_S:
-                return self._ids
             try:
-                self._ids = ask_topic_ids(self._connection, self._topics)
-                self._ids_s = begun_s
-                return self._ids
+                return ask_topic_ids(self._connection, self._topics)
             except KafkaException as error:
                 raise Lost(f"the ids of {self._topics.events} and its changelog: {error.args[0]}") from error
 

@@ -327,19 +327,12 @@ def test_a_broker_that_does_not_answer_about_its_logs_loses_the_partition(monkey
     assert client.ask_changelog_end(3) == 70
 
 
-def test_partitions_that_open_in_a_row_share_one_answer_about_their_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def answer(_connection: object, topic: str, _timeout_s: float) -> str:
-        asked.append(topic)
-        return f"id {len(asked)}"
-
-    monkeypatch.setattr(log_identity, "ask_topic_id", answer)
-    monkeypatch.setattr(log_identity, "_IDS_S", 60.0)
+def test_a_topic_that_is_made_again_between_two_questions_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["events 1", "changelog 1", "events 2", "changelog 1"])
+    monkeypatch.setattr(log_identity, "ask_topic_id", lambda _connection, _topic, _timeout_s: next(answers))
     client = LogClient(SETTINGS)
-    assert [client.ask_ids() for _ in range(3)] == [("id 1", "id 2")] * 3
-    client._ids_s -= 60.0  # as if that time had passed
-    assert client.ask_ids() == ("id 3", "id 4")
+    assert client.ask_ids() == ("events 1", "changelog 1")
+    assert client.ask_ids() == ("events 2", "changelog 1"), "although no time has passed"
 
 
 def test_what_shows_a_former_fold_is_asked_in_a_recovery_turn(recovery: FakeRecovery) -> None:
