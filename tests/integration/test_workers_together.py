@@ -69,7 +69,7 @@ def test_of_two_sinks_of_one_name_the_former_ends_and_both_say_so(
     assert former.wait(WAIT_S)
     assert former.exit_code not in (0, None)
     assert has_said(former, "Another sink rejected runs as SESSIONARY_INSTANCE=s1")
-    said = f"another sink rejected is a member of the group as SESSIONARY_INSTANCE=s1: {socket.gethostname()}-{former.pid} "
-    assert has_said(latter, said)
+    named = f"SESSIONARY_INSTANCE=s1: {socket.gethostname()}-{former.pid} at "
+    assert has_said(latter, f"another sink rejected is a member of the group as {named}")
     assert not has_said(former, "is a member of the group as")
     assert latter.exit_code is None

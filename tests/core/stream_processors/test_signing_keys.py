@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ def replace_file(path: Path, text: str) -> None:
     """Put another file in the place of the keys, as tools that deploy secrets do."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text, "utf-8")
-    os.replace(fresh, path)
+    fresh.replace(path)
 
 
 @pytest.fixture
