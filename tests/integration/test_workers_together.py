@@ -1,6 +1,7 @@
 """Workers of one group that must not be together as they are: both sides, and doctor, say so."""
 
 import json
+import socket
 
 from sessionary.infra.cli.commands.doctor import run_checks
 from sessionary.infra.local.ports import LOOPBACK, free_port, free_ports
@@ -57,7 +58,7 @@ def test_two_workers_of_one_name_both_say_so_and_work_on_and_one_without_tokens_
     assert "processor is ready" not in late.log.read_text("utf-8")
 
 
-def test_of_two_sinks_of_one_name_the_former_ends_and_says_so(
+def test_of_two_sinks_of_one_name_the_former_ends_and_both_say_so(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
     make_tables(clickhouse)
@@ -68,4 +69,7 @@ def test_of_two_sinks_of_one_name_the_former_ends_and_says_so(
     assert former.wait(WAIT_S)
     assert former.exit_code not in (0, None)
     assert has_said(former, "Another sink rejected runs as SESSIONARY_INSTANCE=s1")
+    named = f"SESSIONARY_INSTANCE=s1: {socket.gethostname()}-{former.pid} at "
+    assert has_said(latter, f"another sink rejected is a member of the group as {named}")
+    assert not has_said(former, "is a member of the group as")
     assert latter.exit_code is None

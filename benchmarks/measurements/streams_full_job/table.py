@@ -14,6 +14,7 @@ from sessionary.schemas.events import EVENT_TYPES
 from sessionary.schemas.limits import ITEMS_MAX, NUMBER_MAX, UNBOUNDED_NUMBERS, characters_max
 from sessionary.stream_processors.core.children.agent import AGENTS
 from sessionary.stream_processors.core.children.artifact import ARTIFACTS
+from sessionary.stream_processors.core.children.checkpoint import CHECKPOINTS
 from sessionary.stream_processors.core.children.step import STEPS
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.clocks import SessionClock
@@ -26,6 +27,7 @@ from sessionary.stream_processors.core.session.transitions import (
     OWNER_ONLY,
     PHASES,
     RECOVERY_ATTEMPTS_MAX,
+    TRANSACTIONS,
     TRANSITIONS,
     CleanupPlan,
     Transition,
@@ -38,9 +40,10 @@ JUDGED = tuple(row for row in TRANSITIONS if row.by != "operator")
 LEFT_OUT = (
     RUN_EVENTS
     | MIGRATION_EVENTS
-    | {"session_taken_over", "tool_call_resolved"}
+    | {"session_taken_over", "tool_call_resolved", "llm_decision"}
     | OPERATOR_EVENTS
-    | {EVENT_TYPES[payload] for family in (STEPS, ARTIFACTS, AGENTS) for payload in family.payloads}
+    | TRANSACTIONS
+    | {EVENT_TYPES[payload] for family in (STEPS, ARTIFACTS, AGENTS, CHECKPOINTS) for payload in family.payloads}
 )
 
 

@@ -30,16 +30,24 @@ _FORM: Final = 'must be a JSON object of secrets by key id, such as {"k1": "…"
 
 @final
 class SigningKeys:
-    """The keys of a pipeline's server roles. Immutable; False if there is none."""
+    """The keys of a pipeline's server roles. False if there is none.
+
+    All who have the object see a change; any thread may make it.
+    """
 
     __slots__ = ("_secrets",)
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         """`secrets`: by key id, as `parse_signing_keys` returns them."""
-        self._secrets = {key_id: secret.encode() for key_id, secret in secrets.items()}
+        self._secrets: dict[str, bytes] = {}
+        self.replace(secrets)
 
     def __bool__(self) -> bool:
         return bool(self._secrets)
+
+    def replace(self, secrets: Mapping[str, str]) -> None:
+        """Change the keys for these, as in `__init__`."""
+        self._secrets = {key_id: secret.encode() for key_id, secret in secrets.items()}
 
     def sign(self, key: bytes | None, value: bytes) -> tuple[str, bytes]:
         """Return the header for a record. Raises `ValueError` if there is no key."""

@@ -7,6 +7,7 @@ from functools import partial
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.kafka.log_progress import LogEndClient
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.sinks.core.sink_kinds import SINKS, SinkDefinition, SinkKind
 from sessionary.sinks.errors import Fenced
@@ -16,11 +17,12 @@ from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.consumer import COMMIT_S_MAX, SinkConsumer
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
-from sessionary.sinks.runtime.kafka_client import open_consumer, read_ranges
+from sessionary.sinks.runtime.kafka_client import find_former, open_consumer, read_ranges
 from sessionary.sinks.runtime.log_watch import LogWatch, SystemClock
 from sessionary.sinks.runtime.ports import BlockTarget
 from sessionary.sinks.settings import SinkSettings
 
+_log = role_logger(__name__)
 _ASK_S = 5.0
 # A sink holds up to a million small objects without cycles, and the collector would visit each of
 # them again and again: that took a fifth of the sink's time. Few objects form cycles (errors, a
@@ -72,6 +74,14 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
         end_report = EndReport(kind, settings)
         log_watch.start()
         end_report.start()
+        if settings.instance is not None and (former := find_former(planning, definition, settings)):
+            _log.warning(
+                "another sink %(kind)s is a member of the group as SESSIONARY_INSTANCE=%(instance)s: %(former)s. This "
+                "one takes its place, and if that one still runs, it ends now. Give each its own name",
+                kind=kind,
+                instance=settings.instance,
+                former=former,
+            )
         try:
             consumer.run(stop)
         except Fenced as error:

@@ -14,6 +14,7 @@ In the order in which a record passes:
     api/         the control API: committed state, health and operators' commands, over HTTP
     streams/     Faust agents of users in the same worker, and the table of sessions for them
     settings     a worker's settings, from `SESSIONARY_*`
+    signing_keys  the file of the signing keys, read again when it changed
     access       the callers of the control API: tokens, principals and roles
     metrics      a worker's Prometheus metrics
     errors       a worker's errors, by their consequence

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
@@ -102,7 +103,7 @@ class ProcessorSettings(KafkaSettings):
     )
     signing_keys_file: Path | None = Field(
         None,
-        description="JSON file of signing keys in the form of SESSIONARY_SIGNING_KEYS, read at the start; "
+        description="JSON file of signing keys in the form of SESSIONARY_SIGNING_KEYS, read again if it changes; "
         "`sessionary topics apply` makes it if it is missing",
     )
 
@@ -142,9 +143,9 @@ class ProcessorSettings(KafkaSettings):
             )
         return self
 
-    @property
+    @cached_property
     def keys(self) -> SigningKeys:
-        """The keys that sign and verify what only server roles may write."""
+        """The keys that sign and verify what only server roles may write; one object for all."""
         return SigningKeys(self.signing_keys)
 
     @property

@@ -57,6 +57,7 @@ from sessionary.stream_processors.runtime.watchdog import (
 )
 from sessionary.stream_processors.runtime.worker_context import TraceBatch, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.signing_keys import KeyFile
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
 from sessionary.stream_processors.streams.agents import check_agent_topics, load_agents
 from sessionary.stream_processors.streams.sessions_table import SessionsTable
@@ -80,7 +81,7 @@ _TRANSACTIONS_EACH = 3  # turns; two looks and their answers within 10 s
 _HIGH_S = 2.0
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
 _REPORT_A_PARTITION_S = 0.004
-_TOKENS_S = 1.0
+_REREAD_S = 1.0  # files of tokens and keys that changed
 _NAMES_S = 5.0
 _STOP_S = 20.0
 # A worker that left its group folds for so long at most: longer than a rebalance takes and an
@@ -105,6 +106,7 @@ class Processor:
         self._has_joined = False
         self._executor = UnboundedExecutor()
         self._tokens = TokenStore(settings, self._metrics)
+        self._key_file = KeyFile(settings)
         self._fetcher = Fetcher(settings)
         self._fold_progress = LogProgress()
         self._looped_s = self._watched_s = time.monotonic()
@@ -187,7 +189,7 @@ class Processor:
                 self._join_group,
                 self._watch_partitions,
                 self._report_offsets,
-                self._refresh_tokens,
+                self._reread_files,
                 self._watch_names,
                 self._count_rows,
             )
@@ -430,11 +432,12 @@ class Processor:
         self._failure = why
         self.stop()
 
-    async def _refresh_tokens(self) -> None:
+    async def _reread_files(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_TOKENS_S)
+            await asyncio.sleep(_REREAD_S)
             await loop.run_in_executor(self._executor, self._tokens.refresh)
+            await loop.run_in_executor(self._executor, self._key_file.refresh)
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""

@@ -9,6 +9,7 @@ import java.util.zip.CRC32;
 final class Hashes {
     private static final ThreadLocal<MessageDigest> SHA256 = ThreadLocal.withInitial(Hashes::newDigest);
     private static final HexFormat HEX = HexFormat.of();
+    private static final int ROW_DIGEST_BYTES = 16;
 
     private Hashes() {}
 
@@ -29,7 +30,13 @@ final class Hashes {
         return (short) (crc.getValue() % 0xFFFF + 1);
     }
 
-    private static byte[] sha256(String text) {
+    /** Returns the hash of a session's row: the fingerprint of its schema, and the beginning of its digest. */
+    static String ofRow(byte[] encoded) {
+        String fingerprint = HEX.formatHex(encoded, 2, 10);
+        return fingerprint + ":" + HEX.formatHex(SHA256.get().digest(encoded), 0, ROW_DIGEST_BYTES);
+    }
+
+    static byte[] sha256(String text) {
         return SHA256.get().digest(text.getBytes(StandardCharsets.UTF_8));
     }
 

@@ -28,20 +28,27 @@ final class Outputs {
     static final String REJECTED = "rejected";
 
     private static final Set<String> SECURITY_REASONS =
-        Set.of("foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member");
+        Set.of("foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member", "bad_signature");
 
+    private final RecordCodec codec;
     private final List<Output> found = new ArrayList<>();
     private Record<byte[], byte[]> cause;
     private RecordMetadata place;
     private int n;
     private long nowMs;
+    private long outageEndMs;
 
-    /** Begins with a record of the log; `nowMs` is the partition's clock. */
-    void begin(Record<byte[], byte[]> cause, RecordMetadata place, long nowMs) {
+    Outputs(RecordCodec codec) {
+        this.codec = codec;
+    }
+
+    /** Begins with a record of the log; `nowMs` is the partition's clock, `outageEndMs` the end of its last outage. */
+    void begin(Record<byte[], byte[]> cause, RecordMetadata place, long nowMs, long outageEndMs) {
         found.clear();
         this.cause = cause;
         this.place = place;
         this.nowMs = nowMs;
+        this.outageEndMs = outageEndMs;
         n = 0;
     }
 
@@ -93,6 +100,16 @@ final class Outputs {
     void addCleanup(byte[] key, SessionState row, String cleanupId, List<String> actions, String reason) {
         add(CLEANUP, key, new CleanupRequest(cleanupId, row.getTenantId(), row.getSessionId(), row.getOwnerService(),
             row.getEpoch(), row.getReasonCode(), reason, actions, nowMs * 1_000, row.getContextBytes()));
+    }
+
+    /** Completes the audit record of a change after which the row's hash is told. */
+    void addHash(AuditRecord record, SessionState row) {
+        record.setRowHash(Hashes.ofRow(codec.encode(row)));
+    }
+
+    /** Completes a session's first audit record. */
+    void addOutage(AuditRecord record) {
+        record.setOutageEndAt(outageEndMs == 0 ? null : outageEndMs * 1_000);
     }
 
     /** Completes the audit record of a rejection. */

@@ -108,7 +108,9 @@ final class SessionChanges {
         row.setLastEventAt(nowMs);
         row.setLastWorkAt(nowMs);
         row.setReasonCode(grounds.reasonCode());
-        row.setSnapshot(grounds.snapshot() == null ? row.getSnapshot() : grounds.snapshot());
+        if (grounds.snapshot() != null) {
+            Snapshots.take(row, grounds.snapshot());
+        }
         row.setErrorClass(grounds.errorClass() == null ? row.getErrorClass() : grounds.errorClass());
         SessionRows.applyEffect(transition.effect(), row, nowMs);
         if (envelope != null && FENCING.contains(transition.eventType())) {
@@ -133,7 +135,8 @@ final class SessionChanges {
         }
         if (!actions.isEmpty()) {
             String cleanupId = DerivedId.of(row.getTenantId() + ":" + row.getSessionId() + ":" + row.getAuditSeq());
-            row.getCleanups().add(new Cleanup(cleanupId, nowMs, false));
+            row.getCleanups().add(new Cleanup(cleanupId, nowMs, false, row.getOwnerService(), row.getEpoch(),
+                grounds.reasonCode(), actions));
             if (row.getCleanups().size() > CLEANUPS_KEPT) {
                 row.getCleanups().remove(0);
             }
@@ -141,6 +144,16 @@ final class SessionChanges {
             record.setCleanupActions(actions);
             outputs.addCleanup(key, row, cleanupId, actions, grounds.reason());
         }
+        outputs.addHash(record, row);
+    }
+
+    /** Reports the row's hash, as some events do that change no state. */
+    void reportHash(byte[] key, SessionState row, Envelope envelope) {
+        countAudit(row);
+        var record = outputs.addAudit(key, row, envelope, AuditKind.state_hash);
+        record.setReasonCode("state_hash");
+        record.setReason("the row's hash");
+        outputs.addHash(record, row);
     }
 
     void reportGap(byte[] key, SessionState row, Envelope envelope, SeqRange gap) {

@@ -19,8 +19,10 @@ import sessionary.events.SessionPhaseChanged;
 import sessionary.events.SessionResumed;
 import sessionary.events.SessionStartFailed;
 import sessionary.events.SessionTerminated;
-import sessionary.events.SnapshotCreated;
 import sessionary.events.StateUpdated;
+import sessionary.events.ToolCallFailed;
+import sessionary.events.ToolCallStarted;
+import sessionary.events.ToolCallSucceeded;
 import sessionary.records.SessionState;
 
 /**
@@ -30,11 +32,15 @@ import sessionary.records.SessionState;
  * changed in place, once nothing can be rejected any more; what is rejected after the sequence moves only the ledger.
  *
  * <p>Left out are runs and what belongs to them, artifacts, members, take-overs, migrations, questions, quotas,
- * operators' events, replays into a gap, and the bounds of whole rows and of their number.
+ * operators' events, turns, transactions, checkpoints, decisions, replays into a gap, and the bounds of whole rows and
+ * of their number.
  */
 final class SessionJudge {
     private static final int REJECTIONS_KEPT = 16;
     private static final int FENCED_KEPT = 16;
+    private static final int LAST_CHARACTERS = 256;
+    /** An event whose number is a multiple of it leaves a hash of the row. */
+    private static final int HASHED_EVERY = 100;
     private static final int STATE_BYTES_MAX = 1 << 20;
 
     private final TransitionTable table;
@@ -89,10 +95,31 @@ final class SessionJudge {
         if (objection != null) {
             return reject(key, row, envelope, objection);
         }
+        hear(row, envelope);
+        if (event instanceof ToolCallStarted started) {
+            row.setLastTool(firstOf(started.getToolName()));
+        } else if (event instanceof ToolCallSucceeded succeeded) {
+            row.setLastResult(firstOf(succeeded.getResultJson() == null ? "null" : succeeded.getResultJson()));
+        } else if (event instanceof ToolCallFailed failed) {
+            var error = failed.getError();
+            row.setLastResult(firstOf("failed: " + error.getCode() + ": " + error.getMessage()));
+        }
+        if (!isHeartbeat && envelope.getProducerSeq() % HASHED_EVERY == 0) {
+            changes.reportHash(key, row, envelope);
+        }
+        return row;
+    }
+
+    private void hear(SessionState row, Envelope envelope) {
         if (envelope.getServiceId().equals(row.getOwnerService())) {
             row.setOwnerHeardAt(outputs.nowMs());
         }
-        return row;
+    }
+
+    /** Returns the beginning of a text, of which a row keeps so much. */
+    private static String firstOf(String text) {
+        boolean isShort = text.codePointCount(0, text.length()) <= LAST_CHARACTERS;
+        return isShort ? text : text.substring(0, text.offsetByCodePoints(0, LAST_CHARACTERS));
     }
 
     /** Returns the row of a new session, or null if its creation is rejected. */
@@ -113,6 +140,8 @@ final class SessionJudge {
         record.setFromState(SessionStateName.UNKNOWN);
         record.setReasonCode("created");
         record.setReason("created");
+        outputs.addHash(record, row);
+        outputs.addOutage(record);
         if (check.gap() != null) {
             changes.reportGap(key, row, envelope, check.gap());
         }
@@ -139,6 +168,9 @@ final class SessionJudge {
     }
 
     private Guards.Objection objectToCreation(SessionCreated event, SessionLimits limits) {
+        if (event.getExternalId() != null) {
+            throw new UnsupportedOperationException("not judged here: " + event);
+        }
         Envelope envelope = event.getEnvelope();
         String wrong = EnvelopeChecks.findInvalid(envelope, null);
         var objection = wrong == null ? objectToValues(event) : new Guards.Objection("invalid_value", wrong);
@@ -222,6 +254,7 @@ final class SessionJudge {
             }
             SessionRows.addClasses(row, envelope.getDataClasses());
             grounds = wrong == null ? grounds : grounds.withoutSnapshot(wrong.detail());
+            hear(row, envelope);
             changes.move(key, row, transition, grounds, envelope, Timers.NEVER);
         } else if (table.accepts(state, type) && type.equals("heartbeat")) {
             // It declares nothing for the session.
@@ -246,6 +279,9 @@ final class SessionJudge {
     private Guards.Objection accept(byte[] key, SessionState row, SpecificRecordBase event, Envelope envelope) {
         long nowMs = outputs.nowMs();
         if (event instanceof SessionPhaseChanged changed) {
+            if (row.getState() == SessionStateName.Paused) {
+                return new Guards.Objection("illegal_transition", "session_phase_changed is not possible in Paused");
+            }
             if (!table.follows(row.getState(), row.getPhase(), changed.getPhase())) {
                 String detail = changed.getPhase() + " does not follow " + row.getPhase() + " in " + row.getState();
                 return new Guards.Objection("phase_order", detail);
@@ -259,12 +295,6 @@ final class SessionJudge {
             row.setVersion(updated.getNewVersion());
             row.setStateJson(updated.getStateJson());
             row.setPhase(Phase.processing);
-        } else if (event instanceof SnapshotCreated created) {
-            var objection = objectToSnapshot(row, created.getSnapshot());
-            if (objection != null) {
-                return objection;
-            }
-            row.setSnapshot(created.getSnapshot());
         } else if (event instanceof ResourcesReleased released) {
             return release(key, row, released, envelope);
         } else {
@@ -279,7 +309,7 @@ final class SessionJudge {
     }
 
     private static Guards.Objection objectToSnapshot(SessionState row, Snapshot snapshot) {
-        return snapshot == null ? null : Snapshots.object(snapshot, row.getSnapshot().getSnapshotId());
+        return snapshot == null ? null : Snapshots.object(snapshot, row);
     }
 
     private static Guards.Objection objectToContent(SessionState row, StateUpdated updated) {
@@ -365,10 +395,15 @@ final class SessionJudge {
             || event instanceof SessionResumed resumed && resumed.getAsOperator()
             || event instanceof SessionTerminated ended && ended.getAsOperator();
         boolean isQuestion = event instanceof SessionPaused paused && paused.getQuestion() != null;
+        boolean isOfTurn = event instanceof SessionPhaseChanged changed && isOfTurn(changed.getPhase());
         boolean isOfRun = envelope.getRunId() != null && !envelope.getRunId().isEmpty();
-        if (isByOperator || isQuestion || isOfRun || table.isLeftOut(envelope.getEventType())) {
+        if (isByOperator || isQuestion || isOfTurn || isOfRun || table.isLeftOut(envelope.getEventType())) {
             throw new UnsupportedOperationException("not judged here: " + event);
         }
+    }
+
+    private static boolean isOfTurn(Phase phase) {
+        return phase == Phase.processing || phase == Phase.waiting;
     }
 
     private static String reasonOf(SpecificRecordBase event) {

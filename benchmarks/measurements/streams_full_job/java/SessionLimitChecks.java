@@ -22,6 +22,7 @@ final class SessionLimitChecks {
             valueOr(given.getMaxDurationMs(), 28_800_000),
             valueOr(given.getGraceMs(), 300_000),
             valueOr(given.getHoldMs(), 86_400_000),
+            valueOr(given.getUserIdleMs(), 86_400_000),
             valueOr(given.getRecoveryMs(), 60_000),
             valueOr(given.getArchiveDelayMs(), 60_000),
             valueOr(given.getReleaseLimitMs(), 300_000),
@@ -47,6 +48,7 @@ final class SessionLimitChecks {
         addOutside(outside, new Range("model_ms", 30_000, 60_000), limits.getModelMs());
         addOutside(outside, new Range("tool_ms", 10_000, 30_000), limits.getToolMs());
         addOutside(outside, new Range("network_ms", 5_000, 15_000), limits.getNetworkMs());
+        addOutside(outside, new Range("user_idle_ms", 60_000, 2_592_000_000L), limits.getUserIdleMs());
         var context = new Range("context_limit_bytes", 50_000_000, 200_000_000);
         addOutside(outside, context, limits.getContextLimitBytes());
         return String.join("; ", outside);

@@ -33,9 +33,9 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
 
     private final RecordCodec codec;
     private final int partitions;
-    private final Outputs outputs = new Outputs();
+    private final Outputs outputs;
     private final SessionChanges changes;
-    private final Children children = new Children(this, outputs);
+    private final Children children;
     private final ValueBounds bounds;
     private final SessionJudge judge;
     private final Timers timers = new Timers();
@@ -48,7 +48,9 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
     SessionProcessor(RecordCodec codec, TransitionTable table, int partitions) {
         this.codec = codec;
         this.partitions = partitions;
+        outputs = new Outputs(codec);
         changes = new SessionChanges(table, outputs);
+        children = new Children(this, outputs);
         bounds = new ValueBounds(table.bounds());
         judge = new SessionJudge(table, outputs, changes, children, bounds);
     }
@@ -81,7 +83,7 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
             var times = ByteBuffer.allocate(CLOCK_BYTES).putLong(clock.nowMs()).putLong(clock.outageGraceUntilMs());
             rows.put(CLOCK_KEY, times.array());
         }
-        outputs.begin(record, context.recordMetadata().orElseThrow(), clock.nowMs());
+        outputs.begin(record, context.recordMetadata().orElseThrow(), clock.nowMs(), clock.outageEndMs());
         fireDue();
         if (record.key() != null) {
             judgeRecord(record);

@@ -1,3 +1,4 @@
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.EnumSet;
@@ -44,6 +45,10 @@ final class SessionRows {
         row.setAgents(List.of());
         row.setRejections(new ArrayList<>());
         row.setCleanups(new ArrayList<>());
+        row.setAnswers(List.of());
+        row.setTransactions(List.of());
+        row.setSnapshotIds(ByteBuffer.allocate(0));
+        row.setExternalId(event.getExternalId());
         row.setParentSessionId(event.getParentSessionId());
         row.setRestoredFromSnapshotId(event.getRestoredFromSnapshotId());
         return row;

@@ -178,8 +178,10 @@ final class TransitionTable {
     private void readPhases(String state, JsonNode pairs) {
         Map<Phase, Set<Phase>> found = new EnumMap<>(Phase.class);
         for (JsonNode pair : pairs) {
-            found.computeIfAbsent(Phase.valueOf(pair.get(0).asText()), phase -> new HashSet<>())
-                .add(Phase.valueOf(pair.get(1).asText()));
+            if (!pair.get(0).isNull()) { // the end of a turn in a pause, which is not judged here
+                found.computeIfAbsent(Phase.valueOf(pair.get(0).asText()), phase -> new HashSet<>())
+                    .add(Phase.valueOf(pair.get(1).asText()));
+            }
         }
         phases.put(SessionStateName.valueOf(state), found);
     }

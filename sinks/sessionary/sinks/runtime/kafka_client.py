@@ -1,16 +1,18 @@
 """The Kafka consumer of a sink: its configuration, and its messages as records."""
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import groupby, repeat
 from operator import is_, itemgetter
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.kafka.clients import close_in_background
+from sessionary.schemas.kafka.clients import AdminConnection, close_in_background, take_answer
 from sessionary.schemas.topics import FETCH_BYTES_MAX
 from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SinkDefinition
@@ -18,6 +20,7 @@ from sessionary.sinks.errors import OperatorError, Transient
 from sessionary.sinks.runtime.ports import ErrorCallback, KafkaConsumer
 from sessionary.sinks.settings import SinkSettings
 
+_ASK_S: Final = 3.0
 _SILENT_S: Final = 10.0  # nothing arrives for so long: Kafka does not answer
 _timestamp_ms: Final = itemgetter(1)  # of (type, time)
 _is_none: Final = partial(is_, None)
@@ -46,8 +49,51 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "check.crcs": True,
     }
     if settings.instance is not None:
-        config["group.instance.id"] = f"{settings.group_id(definition.kind)}.{settings.instance}"
+        config["group.instance.id"] = _member_name(definition, settings)
+        config["client.id"] = _own_process()  # the group shows it
     return config
+
+
+def _member_name(definition: SinkDefinition, settings: SinkSettings) -> str:
+    return f"{settings.group_id(definition.kind)}.{settings.instance}"
+
+
+def _own_process() -> str:
+    return f"sessionary-{socket.gethostname()}-{os.getpid()}"
+
+
+def find_former(connection: AdminConnection, definition: SinkDefinition, settings: SinkSettings) -> str | None:
+    """Return the process that is a member by this sink's instance name, and its address.
+
+    None if there is none, if it is this process, if it has ended on this host, or if Kafka does not
+    tell. It may have ended a moment ago on another host. Kafka goes on to show the process that had
+    the name first. Blocks for up to 4 s.
+    """
+    group, name = settings.group_id(definition.kind), _member_name(definition, settings)
+    try:
+        asked = connection.open_client().describe_consumer_groups([group], request_timeout=_ASK_S)
+        members = take_answer(asked[group], _ASK_S).members
+    except (KafkaException, TimeoutError):  # the consumer says what is wrong
+        connection.end_client()
+        return None
+    return next((text for one in members if one.group_instance_id == name and (text := _describe(one))), None)
+
+
+def _describe(member: Any) -> str | None:
+    host, _, pid = member.client_id.removeprefix("sessionary-").rpartition("-")
+    if member.client_id == _own_process() or (host == socket.gethostname() and not _runs(pid)):
+        return None
+    return f"{host}-{pid} at {member.host.lstrip('/')}" if host else f"a process at {member.host.lstrip('/')}"
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def open_consumer(definition: SinkDefinition, settings: SinkSettings, on_error: ErrorCallback) -> KafkaConsumer:

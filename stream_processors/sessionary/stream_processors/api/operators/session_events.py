@@ -19,6 +19,9 @@ key is the same event again: it is applied once, and has the same answer, from a
 event's epoch is the row's. If another event raised the epoch meanwhile, the rejection
 (`stale_epoch`) is no answer: the event is sent again with the next number, at most `ATTEMPTS_MAX`
 times.
+
+A session takes only so many producers in one epoch. So requests that scripts make again and again,
+and that change nothing twice, share a producer: only the last of them is known by its key.
 """
 
 import asyncio
@@ -65,7 +68,7 @@ from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.session_poll import parse_session_id, tenant_of_operator, verdict_document
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question, require_session
 from sessionary.stream_processors.api.tokens import TokenStore
-from sessionary.stream_processors.core.sequencing import last_offsets
+from sessionary.stream_processors.core.sequencing import hash_event_id, last_offsets
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -154,6 +157,8 @@ ATTEMPTS_MAX: Final = 5
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _KEY_CHARACTERS_MAX: Final = 256
 _WAIT_S: Final = 8.0  # for a verdict
+# The second one: another request took the number of a shared producer.
+_TRY_AGAIN: Final = frozenset({"stale_epoch", "producer_conflict"})
 _ENVELOPE_VERSION: Final = 1
 _DETAILS: Final[Mapping[str, str]] = {
     "question_open": "the session waits for an answer: approve or deny it",
@@ -175,12 +180,14 @@ class PersonsEvent(NamedTuple):
         make_payload: Returns the payload from the session's committed row; may raise `Problem`. Not
             called if the request is a repetition, whose event is judged.
         service_id: The service of the event.
+        shares_producer: It is harmless if such an event is applied twice.
     """
 
     action: str
     principal: str
     make_payload: Callable[[SessionState], Payload]
     service_id: str = SERVICE_ID
+    shares_producer: bool = False
 
 
 class JudgedEvent(NamedTuple):
@@ -196,10 +203,11 @@ class _Attempt(NamedTuple):
 
     producer_id: str
     seq: int
+    key: str  # the request's
 
     @property
     def event_id(self) -> str:
-        return derived_id(self.producer_id, self.seq)
+        return derived_id(self.producer_id, self.seq, self.key)
 
 
 class SessionEvents:
@@ -246,17 +254,18 @@ class SessionEvents:
         if partition not in self._assignment.owners:
             return await self._others.pass_on(request, partition)
         key = _request_key(request)
-        producer_id = derived_id("people", *session, event.principal, event.action, key)
+        name = () if event.shares_producer else (key,)
+        producer_id = derived_id("people", *session, event.principal, event.action, *name)
         rejection = ""
         for _ in range(ATTEMPTS_MAX):
             owner = self._open_owner(partition)
             row = _row_of(owner, session, partition, caller)
-            seq, offset = _last_event(row, producer_id)
-            attempt, event_type = _Attempt(producer_id, seq), event.action
+            attempt, offset = _last_attempt(row, producer_id, key)
+            event_type = event.action
             if offset is None:
                 payload = event.make_payload(row)
                 event_type = EVENT_TYPES[type(payload)]
-                attempt = _Attempt(producer_id, seq + 1)
+                attempt = attempt._replace(seq=attempt.seq + 1)
                 envelope = _envelope_of(session, row, event, attempt, event_type)
                 offset = await self._append(Event(envelope, payload), owner)
                 row = _row_of(owner, session, partition, caller)
@@ -267,9 +276,9 @@ class SessionEvents:
                 detail = "this request was judged before; what became of it is no longer known"
                 raise Problem(409, "not_kept", "Not kept", detail)
             rejection = f"{verdict['reason']}"
-            if rejection != "stale_epoch":
+            if rejection not in _TRY_AGAIN:
                 raise _rejected(rejection, event_type, row)
-        raise not_ready(f"the session's epoch changed {ATTEMPTS_MAX} times while the event was judged ({rejection})")
+        raise not_ready(f"the session changed {ATTEMPTS_MAX} times while the event was judged ({rejection})")
 
     def list_open(self, row: SessionState, caller: Caller) -> list[dict[str, Any]]:
         """Return a session's open requests that the caller may see. Raises `Problem`.
@@ -329,17 +338,18 @@ def _row_of(owner: PartitionOwner, session: SessionKey, partition: int, caller: 
     return require_session(AskedOwner(Question(session, partition, None, 0.0, caller), owner))
 
 
-def _last_event(row: SessionState, producer_id: str) -> tuple[int, int | None]:
-    """Return the last number of a request, and the offset of its event unless it was stale.
+def _last_attempt(row: SessionState, producer_id: str, key: str) -> tuple[_Attempt, int | None]:
+    """Return the producer's last event, and its offset.
 
-    0 if the request is new.
+    The offset is None if that event is none of this request, or is to be sent again.
     """
     ledger = next((each for each in row.producers if each.producer_id == producer_id), None)
     if ledger is None:
-        return 0, None
-    offset = next(last_offsets(ledger), None)
-    is_stale = any(rejection.offset == offset and rejection.reason == "stale_epoch" for rejection in row.rejections)
-    return ledger.last_seq, None if is_stale else offset
+        return _Attempt(producer_id, 0, key), None
+    attempt, offset = _Attempt(producer_id, ledger.last_seq, key), next(last_offsets(ledger), None)
+    is_own = (ledger.recent_ids or b"").endswith(hash_event_id(attempt.event_id))
+    is_over = any(rejection.offset == offset and rejection.reason in _TRY_AGAIN for rejection in row.rejections)
+    return attempt, offset if is_own and not is_over else None
 
 
 def _envelope_of(
@@ -438,7 +448,7 @@ class PeoplePages:
                 raise Problem(409, "nothing_open", "Nothing open", "no request of the session is open")
             return RequestsRepeated(reason, as_operator=True)
 
-        event = PersonsEvent("ask-again", caller.principal, payload_of)
+        event = PersonsEvent("ask-again", caller.principal, payload_of, shares_producer=True)
         judged = await self._events.judge_event(request, caller, event)
         if isinstance(judged, Response):
             return judged

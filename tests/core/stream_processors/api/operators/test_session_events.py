@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.operators import session_events
 from sessionary.stream_processors.api.operators.session_events import EventSender, LogPosition
+from sessionary.stream_processors.core import sequencing
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.auditor.signatures import SECRETS
@@ -293,3 +295,36 @@ def test_an_operator_lists_the_open_requests_of_a_session_and_has_them_sent_agai
     assert event.payload == RequestsRepeated("look", as_operator=True)
     ((_, again),) = kafka.rig.outcomes[-1].records_on("cleanup")
     assert again.cleanup_id == kafka.rig.row_of(kafka.agent).cleanups[0].cleanup_id
+
+
+def test_requests_of_a_script_are_one_sender_and_leave_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequencing, "PRODUCERS_MAX", 3)
+    monkeypatch.setattr(sequencing, "FORGOTTEN_MAX", 1)
+
+    async def story(server: Server, kafka: Kafka) -> None:
+        assert kafka.rig.send(kafka.agent, "run_queued", {"run_id": "r1"}, mode="detached") == "applied"
+        answers = [await act(server, kafka, "ask-again") for _ in range(8)]
+        assert {answer.status for answer in answers} == {200}
+        assert len({answer.body["event_id"] for answer in answers}) == 8
+        assert (await act(server, kafka, "pause")).status == 200
+
+    kafka = tell(tmp_path, story)
+    assert [event.envelope.producer_seq for event in kafka.sent] == [*range(1, 9), 1]
+    assert len({event.envelope.producer_id for event in kafka.sent}) == 2
+
+
+def test_a_script_s_request_is_sent_again_if_another_one_took_its_number(tmp_path: Path) -> None:
+    async def story(server: Server, kafka: Kafka) -> None:
+        assert kafka.rig.send(kafka.agent, "run_queued", {"run_id": "r1"}, mode="detached") == "applied"
+        assert (await act(server, kafka, "ask-again", key="k1")).status == 200
+        other = kafka.sent[0]
+        taken = other._replace(envelope=other.envelope._replace(producer_seq=2, event_id="another's"))
+        kafka.before = [partial(kafka.send_event, taken)]
+        answer = await act(server, kafka, "ask-again", key="k2")
+        assert answer.status == 200
+        assert (await act(server, kafka, "ask-again", key="k2")).body["event_id"] == answer.body["event_id"]
+
+    kafka = tell(tmp_path, story)
+    assert [event.envelope.producer_seq for event in kafka.sent] == [1, 2, 2, 3]
