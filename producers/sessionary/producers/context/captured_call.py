@@ -77,18 +77,8 @@ class CapturedCall:
             return None  # the call itself raises it
         self._args, self._kwargs = (), {}  # not kept alive for as long as the call lasts
         held = {name: json_value(value) for name, value in given.items()}
-        share = max(len(given), 1)
-
-        def cut() -> object:
-            sizes = {name: len(any_json_text(value, name).encode()) for name, value in held.items()}
-            fitting = KEPT_BYTES // share
-            return {
-                name: value if sizes[name] <= fitting else cut_value(given[name], value, share)
-                for name, value in held.items()
-            }
-
         what = f"the arguments of {self._capture.label}"
-        return _store(self._core, held, what, self._capture.types[0], fields, cut)[0]
+        return _store(self._core, held, what, self._capture.types[0], fields, lambda: cut_arguments(given, held))[0]
 
     def output_of(self, result: Any, fields: EnvelopeFields) -> Output:
         """Return the result as an event has it, or what was yielded."""
@@ -112,6 +102,24 @@ class CapturedCall:
                 self._items.append(text)
                 return
         self._more += 1
+
+
+def cut_arguments(given: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that nothing can hold whole: the large ones among them are cut.
+
+    `held`: the arguments as JSON can hold them.
+    """
+    share = max(len(given), 1)
+    sizes = {name: len(any_json_text(value, name).encode()) for name, value in held.items()}
+    return {
+        name: value if sizes[name] <= KEPT_BYTES // share else cut_value(given[name], value, share)
+        for name, value in held.items()
+    }
+
+
+def is_cut(value: object) -> bool:
+    """Return whether a value of an event's JSON is what `cut_value` returns."""
+    return isinstance(value, dict) and value.keys() == {"text", "type", "bytes"}
 
 
 def cut_value(value: object, held: Any, share: int = 1) -> dict[str, object]:

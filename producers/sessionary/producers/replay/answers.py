@@ -6,6 +6,7 @@ its own, and blocks what would have an effect.
 
 from collections import deque
 from collections.abc import Callable, Collection
+from math import inf
 from threading import RLock
 from typing import Any, Final, Literal, NamedTuple
 
@@ -13,7 +14,7 @@ from sessionary.producers.client_core.sessions import KnownSession
 from sessionary.producers.context.scope import AskedCall
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json, Origin
-from sessionary.producers.replay.calls import RecordedCall, call_key, describe_call, given_parameters
+from sessionary.producers.replay.calls import RecordedCall, call_key, cut_parameters, describe_call, given_parameters
 from sessionary.producers.replay.errors import (
     NotReplayable,
     ReplayBlocked,
@@ -64,19 +65,36 @@ class ReplayPlan(NamedTuple):
     allow: Collection[str] = ()
     timeout_s: float = 30.0
 
-    def check(self, *, has_baseline: bool) -> None:
-        """Raise `Invalid` for parameters that make no sense together."""
-        wrong = None
-        if self.mode not in _MODES:
-            wrong = f"mode is {self.mode!r}: use 'strict', 'stub' or 'fork'"
+    def check(self, baseline: object) -> None:
+        """Raise `Invalid` for parameters of a wrong type, or that make no sense together."""
+        wrong = self._wrong_value()
+        if wrong is not None:
+            pass
+        elif baseline is not None and not callable(baseline):
+            wrong = f"baseline is {baseline!r:.80}: pass the unchanged agent, a function that takes a replay"
         elif (self.mode == "stub") is not (self.stub is not None):
             wrong = "a stub is for mode='stub', which needs one"
-        elif isinstance(self.allow, str) or (self.allow and self.mode != "fork"):
-            wrong = "allow is a list of names of tools, for mode='fork'"
-        elif has_baseline and self.mode != "fork":
+        elif self.allow and self.mode != "fork":
+            wrong = "allow is for mode='fork': no other replay makes a call"
+        elif baseline is not None and self.mode != "fork":
             wrong = "a baseline is for mode='fork': any other replay is itself compared with the record"
         if wrong is not None:
             raise Invalid("invalid_value", wrong)
+
+    def _wrong_value(self) -> str | None:
+        at, timeout_s, names = self.at, self.timeout_s, self.allow
+        if isinstance(at, bool) or not isinstance(at, int | str | None) or at == "":
+            return f"at is {at!r:.80}: use an offset, the id of an event or a snapshot, or None"
+        if self.mode not in _MODES:
+            return f"mode is {self.mode!r:.80}: use 'strict', 'stub' or 'fork'"
+        if self.stub is not None and not callable(self.stub):
+            return f"stub is {self.stub!r:.80}: pass a function that takes a MissedCall and returns its result"
+        is_list = isinstance(names, Collection) and not isinstance(names, str | bytes)
+        if not is_list or not all(isinstance(name, str) for name in names):
+            return f"allow is {names!r:.80}: pass a list of names of tools, such as ['pay']"
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < inf:
+            return f"timeout_s is {timeout_s!r:.80}: pass a number of seconds above 0"
+        return None
 
 
 class ReplayCounts(NamedTuple):
@@ -198,6 +216,8 @@ class Answers:
     def _take(self, call: AskedCall, parameters: Json) -> RecordedCall | None:
         """Return the next equal call of the record that can be answered; None if there is none."""
         waiting = self._left.get(call_key(call.name, parameters))
+        if not waiting and call.given is not None:  # perhaps too large to be kept whole
+            waiting = self._left.get(call_key(call.name, cut_parameters(call.given)))
         if not waiting and call.kind in ("tool", "step"):  # whose parameters were perhaps not kept: then any will do
             waiting = self._left.get(call_key(call.name, None))
         if not waiting:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Self
 
 from sessionary.producers.async_client import AsyncSessionClient
 from sessionary.producers.async_client_parts import start_core_async
 from sessionary.producers.client_core.core import ClientCore, over_core
+from sessionary.producers.errors import Invalid
 from sessionary.producers.replay.answers import ReplayPlan
 from sessionary.producers.replay.replay import ReplayFace, ReplayWork
 from sessionary.producers.session.async_session import AsyncSession
@@ -21,7 +23,7 @@ class AsyncReplay(ReplayFace):
     ) -> None:
         """`plan`: the fields of a `ReplayPlan`."""
         asked = ReplayPlan(*plan)
-        asked.check(has_baseline=baseline is not None)
+        asked.check(baseline)
         self._work, self._baseline = ReplayWork(client, asked), baseline
 
     @property
@@ -51,11 +53,16 @@ class AsyncReplay(ReplayFace):
     async def _replay_baseline(self, baseline: "Callable[[AsyncReplay], Awaitable[object]]") -> None:
         twin = AsyncReplay.__new__(AsyncReplay)
         twin._work, twin._baseline = self._work.twin(), None
+        is_async = None
         try:
             async with twin:
-                await baseline(twin)
+                made = baseline(twin)
+                is_async = isawaitable(made)
+                await made
         except Exception:  # noqa: BLE001 - the recorded agent may have failed; the comparison decides
-            return
+            pass
+        if is_async is False:
+            raise Invalid("invalid_value", "baseline is no `async def`: an AsyncSessionClient awaits it")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

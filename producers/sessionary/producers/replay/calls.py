@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sessionary.producers.context.captured_call import CUT_MARK
+from sessionary.producers.context.captured_call import CUT_MARK, cut_arguments, is_cut
 from sessionary.producers.durable.call_keys import canonical_text
 from sessionary.producers.durable.large_values import VALUE_BYTES_MAX, reference_in
 from sessionary.producers.errors import Invalid
@@ -67,12 +67,28 @@ def parameters_of(text: str | None) -> Json:
         return {"sha256": reference.rpartition(":")[2]} if reference else None
     if len(text.encode()) > VALUE_BYTES_MAX:
         return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
-    return value
+    return _without_types(value) if CUT_MARK in text else value
+
+
+def _without_types(parameters: Any) -> Any:
+    """Return parameters without the types of cut ones, which a replay knows as JSON has them."""
+    if not isinstance(parameters, dict):
+        return parameters
+    return {
+        name: {"text": value["text"], "bytes": value["bytes"]} if is_cut(value) else value
+        for name, value in parameters.items()
+    }
 
 
 def given_parameters(given: Mapping[str, Any]) -> Json:
     """Return the parameters of a call that is made now, as `parameters_of` those of the record."""
     return parameters_of(any_json_text(json_value(dict(given)), "parameters"))
+
+
+def cut_parameters(given: Mapping[str, Any]) -> Json:
+    """Return the parameters of a call that is made now, as the record has those that it cut."""
+    held = json_value(dict(given))
+    return _without_types(cut_arguments(held, held))
 
 
 def describe_call(name: str, parameters: Json) -> str:
@@ -256,4 +272,4 @@ def _is_cut(result_json: str) -> bool:
     if isinstance(value, list):
         last = value[-1] if value else None
         return isinstance(last, str) and last.startswith(f"{CUT_MARK} ") and last.endswith(" more")
-    return isinstance(value, dict) and value.keys() == {"text", "type", "bytes"}
+    return is_cut(value)

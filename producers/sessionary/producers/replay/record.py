@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.errors import Invalid, SessionLost
+from sessionary.producers.errors import SessionLost
 from sessionary.producers.ports import OutRecord
 from sessionary.producers.replay.calls import FoundCalls, RecordedCall, find_calls
 from sessionary.producers.replay.errors import NotReplayable, PointNotFound
@@ -174,8 +174,6 @@ def read_record(
         PointNotFound: The session has no such snapshot, event or offset.
         NotReplayable: A part of the record is gone, or of a newer version.
     """
-    if isinstance(point, bool) or not isinstance(point, int | str | None):
-        raise Invalid("invalid_value", f"at is {point!r:.80}: use an offset, the id of an event or a snapshot, or None")
     reading = _Reading(reads, key, agent, point)
     for batch in reads.read_log(key, timeout_s):
         reading.batches += 1

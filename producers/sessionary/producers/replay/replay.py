@@ -5,6 +5,7 @@ no way to Kafka. Only a fork has one: it works in a new session, which names its
 """
 
 from collections.abc import Callable
+from inspect import iscoroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +13,7 @@ from sessionary.producers.client import SessionClient
 from sessionary.producers.client_core.core import ClientCore, over_core
 from sessionary.producers.client_core.sessions import NewSession, id_of, start_core
 from sessionary.producers.durable.large_values import load_value
-from sessionary.producers.errors import SettingsError
+from sessionary.producers.errors import Invalid, SettingsError
 from sessionary.producers.replay.answers import Answers, ReplayCounts, ReplayPlan
 from sessionary.producers.replay.errors import NotReplayable
 from sessionary.producers.replay.record import SessionRecord, messages_of, read_record
@@ -281,7 +282,7 @@ class Replay(ReplayFace):
     def __init__(self, client: ClientCore, baseline: "Callable[[Replay], object] | None", *plan: Any) -> None:
         """`plan`: the fields of a `ReplayPlan`."""
         asked = ReplayPlan(*plan)
-        asked.check(has_baseline=baseline is not None)
+        asked.check(baseline)
         self._work, self._baseline = ReplayWork(client, asked), baseline
 
     @property
@@ -311,11 +312,15 @@ class Replay(ReplayFace):
     def _replay_baseline(self, baseline: "Callable[[Replay], object]") -> None:
         twin = Replay.__new__(Replay)
         twin._work, twin._baseline = self._work.twin(), None
+        outcome = None
         try:
             with twin:
-                baseline(twin)
+                outcome = baseline(twin)
         except Exception:  # noqa: BLE001 - the recorded agent may have failed; the comparison decides
             return
+        if iscoroutine(outcome):
+            outcome.close()
+            raise Invalid("invalid_value", "baseline is an `async def`: replay it by an AsyncSessionClient")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -73,9 +73,13 @@ def simulate(reads: RecordReads, key: SessionKey, replaced: str, result: Json, t
         raise unknown_session(key.session_id)
     place, other = _replace(entries, key.session_id, replaced, result)
     folds = [InMemoryTransport(1, now_ms=first.at_ms, outages=reads.has_times) for _ in range(2)]
+    touched = set[bytes]()  # by the events that are not compared yet: comparing all rows each time takes too long
     found: Difference | None = None
     count = 0
     for entry in entries[entries.index(first) :]:
+        if entry is place:
+            for memory in folds:
+                memory.core.judge.touched = touched
         verdicts = []
         for memory, its in zip(folds, (entry, other if entry is place else entry), strict=True):
             judged = fold_entry(memory, its, session_id=key.session_id, has_times=reads.has_times)
@@ -83,8 +87,9 @@ def simulate(reads: RecordReads, key: SessionKey, replaced: str, result: Json, t
         if verdicts[0] is not None:
             count += 1
             if found is None and entry.offset >= place.offset:
-                found = _compare(entry.offset, verdicts, folds)
-    rows = [_rows_of(memory) for memory in folds]
+                found = _compare(entry.offset, verdicts, folds, touched)
+                touched.clear()
+    rows = [_by_name(memory.core.judge.list_rows(0)) for memory in folds]
     differing = sum(rows[0].get(name) != rows[1].get(name) for name in {*rows[0], *rows[1]})
     return Simulation(count, found, differing)
 
@@ -116,13 +121,18 @@ def _with_result(event: Event, result: Json) -> Event:
     return event._replace(payload=payload._replace(**{field: text}))
 
 
-def _compare(offset: int, verdicts: Sequence[Any], folds: Sequence[InMemoryTransport]) -> Difference | None:
-    """Return what differs after an event; None if nothing does."""
+def _compare(
+    offset: int, verdicts: Sequence[Any], folds: Sequence[InMemoryTransport], touched: Iterable[bytes]
+) -> Difference | None:
+    """Return what differs after an event that touched some rows; None if nothing does."""
     recorded, simulated = verdicts
     event_type = recorded[2]
     if recorded != simulated:
         return Difference(offset, event_type, "the verdict", *(_verdict_text(each) for each in verdicts))
-    rows = [_rows_of(memory) for memory in folds]
+    rows = []
+    for memory in folds:
+        its = ((key, memory.core.judge.find_child(0, key)) for key in touched)
+        rows.append(_by_name((key, row) for key, row in its if row is not None))
     for name in sorted({*rows[0], *rows[1]}):
         one, other = rows[0].get(name), rows[1].get(name)
         if one == other:
@@ -146,7 +156,6 @@ def _fields_of(row: Any) -> Iterable[tuple[str, Any]]:
     return pairs
 
 
-def _rows_of(memory: InMemoryTransport) -> dict[str, Any]:
-    """Return the rows of a memory by their kind and key, as text."""
-    rows = memory.core.judge.list_rows(0)
+def _by_name(rows: Iterable[tuple[bytes, Any]]) -> dict[str, Any]:
+    """Return rows by their kind and key, as text."""
     return {f"{type(row).__name__} {key.decode(errors='replace')!r}": row for key, row in rows}

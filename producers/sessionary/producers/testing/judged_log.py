@@ -178,6 +178,7 @@ class Judge:
         self.migrations: list[MigrationRequest] = []
         self.folded = 0  # records and parts of them
         self.folded_more = threading.Condition()  # for who waits, in another thread, until more is folded
+        self.touched: set[bytes] | None = None  # keys of the rows that were written since this was set
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
@@ -291,6 +292,8 @@ class Judge:
             is_taken = batch.apply(record)
             outcome = batch.finish()
             state.merge(batch)
+            if self.touched is not None:
+                self.touched.update(outcome.rows)
             for emitted in outcome.emitted:
                 self._keep_emitted(emitted)
             with self.folded_more:

@@ -1,13 +1,15 @@
 """Replay by the client: modes, counts, keys, points; nothing is executed and nothing is sent."""
 
+import asyncio
 import contextlib
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from sessionary.producers import Invalid, Session, SessionClient, SessionLost, tool, traced
+from sessionary.producers import AsyncSessionClient, Invalid, Session, SessionClient, SessionLost, tool, traced
 from sessionary.producers.errors import ProducerError
 from sessionary.producers.replay.answers import MissedCall, ReplayCounts
 from sessionary.producers.replay.calls import call_key
@@ -290,15 +292,57 @@ def test_a_record_that_is_newer_or_not_whole_is_not_replayed() -> None:
         pass
 
 
-def test_parameters_that_make_no_sense_are_refused() -> None:
+def test_parameters_that_make_no_sense_together_are_refused() -> None:
     client, _ = memory_client()
-    for wrong in ({"mode": "live"}, {"mode": "stub"}, {"allow": ["pay"]}, {"mode": "fork", "allow": "pay"}):
-        with pytest.raises(Invalid):
+    for wrong in ({"mode": "stub"}, {"allow": ["pay"]}, {"stub": print}):
+        with pytest.raises(Invalid, match="is for mode="):
             client.replay("s", **wrong)
-    with pytest.raises(Invalid, match="baseline"):
+    with pytest.raises(Invalid, match="baseline is for mode="):
         client.replay("s", baseline=replay_agent)
-    with pytest.raises(Invalid, match="at is"), client.replay("s", at=1.5):  # type: ignore[arg-type]
-        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("at", 1.5, "use an offset"),
+        ("at", True, "use an offset"),
+        ("at", "", "use an offset"),
+        ("mode", "live", "use 'strict', 'stub' or 'fork'"),
+        ("mode", ["fork"], "use 'strict', 'stub' or 'fork'"),
+        ("stub", 1, "pass a function"),
+        ("stub", 0, "pass a function"),
+        ("allow", "pay", "pass a list of names"),
+        ("allow", 1, "pass a list of names"),
+        ("allow", [pay], "pass a list of names"),
+        ("baseline", 1, "pass the unchanged agent"),
+        ("timeout_s", 0, "pass a number of seconds above 0"),
+        ("timeout_s", "5", "pass a number of seconds above 0"),
+        ("timeout_s", float("nan"), "pass a number of seconds above 0"),
+    ],
+)
+def test_a_parameter_of_a_wrong_type_is_refused_at_once(name: str, value: object, remedy: str) -> None:
+    client, _ = memory_client()
+    wrong: Any = {"mode": {"stub": "stub", "allow": "fork", "baseline": "fork"}.get(name, "strict"), name: value}
+    for face in (client, AsyncSessionClient.wrap(client)):
+        with pytest.raises(Invalid, match=f"{name} is .*{remedy}"):
+            face.replay("s", **wrong)
+
+
+def test_a_baseline_that_is_of_the_other_kind_of_client_is_refused() -> None:
+    client, _, session_id, _ = record_session()
+
+    async def asynchronous(replay: object) -> None:
+        raise AssertionError(replay)
+
+    with pytest.raises(Invalid, match="AsyncSessionClient"):
+        client.replay(session_id, mode="fork", baseline=asynchronous).__enter__()
+
+    async def enter() -> None:
+        face: Any = AsyncSessionClient.wrap(client)
+        with pytest.raises(Invalid, match="async def"):
+            await face.replay(session_id, mode="fork", baseline=lambda _: None).__aenter__()
+
+    asyncio.run(enter())
 
 
 def test_the_key_of_a_call_is_the_same_in_another_process_and_for_reordered_parameters() -> None:

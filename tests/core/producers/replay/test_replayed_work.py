@@ -449,6 +449,31 @@ def test_calls_whose_arguments_were_too_large_to_keep_are_answered_by_their_name
     assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=2), {"pay": 1})
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_captured_calls_with_arguments_beyond_an_event_are_answered(stored: bool, tmp_path: Path) -> None:
+    library = ArtifactLibrary(tmp_path) if stored else None
+    large, other = "x" * (2 * JSON_BYTES_MAX), "y" * (2 * JSON_BYTES_MAX)
+
+    @traced("llm", capture=True)
+    def count(prompt: object, more: str, of: object) -> int:
+        made["count"] += 1
+        return len(more) + made["count"]
+
+    def agent(session: Session) -> list[int]:
+        return [count(Decimal(1), large, [1]), count("p", other, 2), count(Decimal(1), large, [1])]
+
+    client, _ = memory_client(artifacts=library)
+    with client.session(user_id="u1") as session:
+        outcome = agent(session)
+    assert len(set(outcome)) == 3
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == outcome
+    assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=3), {"count": 3})
+    for changed in (large + "x", other[:-1]):  # of another size, or another beginning
+        with pytest.raises(ReplayMiss), client.replay(session) as replay, replay.session():
+            count("p", changed, 2)
+
+
 @tool(effect="read")
 def look(number: int) -> int:
     return number

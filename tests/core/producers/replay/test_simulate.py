@@ -1,11 +1,14 @@
 """One result is swapped, and the log is folded again by the same rules."""
 
+from collections import Counter
+
 import pytest
 
 from sessionary.producers import Invalid, SessionLost, tool
 from sessionary.producers.replay.errors import PointNotFound
 from sessionary.producers.replay.simulate import Simulation, simulate
 from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.producers.testing.judged_log import Judge
 from sessionary.producers.testing.memory_runs import MemoryRecords
 from sessionary.schemas.events import StateUpdated, ToolCallSucceeded
 from sessionary.schemas.ids import SessionKey
@@ -53,6 +56,24 @@ def test_the_same_result_differs_in_nothing() -> None:
     memory, key = recorded()
     _, offset = event_of(memory, ToolCallSucceeded)
     assert simulate(MemoryRecords(memory), key, f"{offset}", 7, 1.0) == Simulation(len(memory.events()), None, 0)
+
+
+def test_a_long_log_is_compared_by_the_rows_that_its_events_touch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a log in which nothing differs takes a time that grows with its square."""
+    memory, key = recorded()
+    _, offset = event_of(memory, ToolCallSucceeded)
+    asked = Counter[str]()
+
+    def count(name: str) -> None:
+        method = getattr(Judge, name)
+        monkeypatch.setattr(Judge, name, lambda *args: asked.update([name]) or method(*args))
+
+    count("list_rows")
+    count("find_child")
+    assert simulate(MemoryRecords(memory), key, f"{offset}", 7, 1.0).first is None
+    later = sum(each.offset >= offset for each in memory.verdicts())
+    assert asked["list_rows"] == 2  # once each, at the end
+    assert later < asked["find_child"] <= 2 * 3 * later  # an event writes at most three rows
 
 
 def test_another_content_shows_in_the_session() -> None:

@@ -31,7 +31,12 @@ _HELD_S: Final = 10.0
 _FOLD_S: Final = 620.0  # longer than a processor lets another one fold
 _ANSWER_BYTES_MAX: Final = 256 << 20
 _RETRY_AFTER_S: Final = 2.0
-_KINDS: Final = ("offset", "time", "event", "snapshot")
+_VALUES: Final = {
+    "offset": "a whole number of 0 or more",
+    "time": TIMES,
+    "event": "the id of an event",
+    "snapshot": "the id of a snapshot",
+}
 _POINT_HELP: Final = "offset:NUMBER, time:TIME, event:ID or snapshot:ID."
 _DIFF_COLUMNS: Final = ("field", "before", "after")
 
@@ -58,10 +63,12 @@ def at_command(
     It is checked against the hashes that the processor left. --json has all rows, with content.
     """
     given = {"offset": offset, "time": time, "snapshot": snapshot, "event": event}
-    points = [f"{kind}:{value}" for kind, value in given.items() if value is not None]
+    points = {kind: f"{value}" for kind, value in given.items() if value is not None}
     if len(points) != 1:
-        raise Invalid("invalid_value", f"give one of --offset, --time, --snapshot and --event, not {len(points)}")
-    point = _parse_point(points[0])
+        what = " and ".join(f"--{kind} {value}" for kind, value in points.items()) or "no option"
+        raise Invalid("invalid_value", f"{what}: give one point, by --offset, --time, --snapshot or --event")
+    ((kind, text),) = points.items()
+    point = _read_point(kind, text, f"--{kind}")
     found = _Past(session, tenant, data).tell(point)
     if wants_json(as_json):
         show_object(found, as_json=True)
@@ -121,15 +128,22 @@ def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _parse_point(text: str) -> tuple[str, str | int]:
     """Return kind and value of a point; a time in ms since the epoch. Raises `Invalid`."""
     kind, _, value = text.partition(":")
-    if kind not in _KINDS or not value:
+    if kind not in _VALUES:
         raise Invalid("invalid_value", f"{text!r} is no point: give {_POINT_HELP}")
+    return _read_point(kind, value, f"{kind}:")
+
+
+def _read_point(kind: str, text: str, name: str) -> tuple[str, str | int]:
+    """Return a point of a kind, as `_parse_point`. `name`: what the user has written before it."""
+    if not text:
+        raise Invalid("invalid_value", f"{name} is empty: give {_VALUES[kind]}")
     if kind == "time":
-        return kind, int(parse_time("time", value, datetime.now(UTC)).timestamp() * 1_000)
+        return kind, int(parse_time(name, text, datetime.now(UTC)).timestamp() * 1_000)
     if kind == "offset":
-        if not (value.isascii() and value.isdecimal()):
-            raise Invalid("invalid_value", f"offset {value!r}: give a whole number of 0 or more")
-        return kind, int(value)
-    return kind, value
+        if not (text.isascii() and text.isdecimal()):
+            raise Invalid("invalid_value", f"{name} {text}: give {_VALUES[kind]}")
+        return kind, int(text)
+    return kind, text
 
 
 class _Past:

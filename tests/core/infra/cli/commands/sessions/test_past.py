@@ -102,22 +102,23 @@ def test_the_processor_s_refusal_is_one_line_and_a_code(
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "text"),
     [
-        ["at", SESSION],
-        ["at", SESSION, "--offset", "1", "--event", "e"],
-        ["at", SESSION, "--time", "yesterday"],
-        ["diff", SESSION, "offset:1", "moment:2"],
-        ["diff", SESSION, "offset:x", "offset:2"],
-        ["diff", SESSION, "event:", "offset:2"],
+        (["at", SESSION], "no option: give one point, by --offset, --time, --snapshot or --event"),
+        (["at", SESSION, "--offset", "1", "--event", "e"], "--offset 1 and --event e: give one point, by --offset,"),
+        (["at", SESSION, "--time", "yesterday"], "--time yesterday: give 90s, 15m, 2h or 7d ago, or"),
+        (["at", SESSION, "--event", ""], "--event is empty: give the id of an event"),
+        (["diff", SESSION, "offset:1", "moment:2"], "'moment:2' is no point: give offset:NUMBER, time:TIME,"),
+        (["diff", SESSION, "offset:x", "offset:2"], "offset: x: give a whole number of 0 or more"),
+        (["diff", SESSION, "event:", "offset:2"], "event: is empty: give the id of an event"),
     ],
 )
 def test_a_bad_point_is_refused_before_any_question(
-    api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
 ) -> None:
     monkeypatch.setattr(past, "find_session", lambda *_: pytest.fail("ClickHouse is asked"))
     assert run_command(["session", *arguments, "--json"]) == 5
-    assert "give" in capfd.readouterr().err
+    assert text in capfd.readouterr().err
     assert api.paths == []
 
 

@@ -41,7 +41,34 @@ def test_the_first_difference_is_printed_and_a_wrong_option_says_what_to_do(
         (f"{offset}", 5, "use EVENT=FILE"),
         (f"{offset}={tmp_path / 'bad.json'}", 5, "is no JSON"),
         (f"99={tmp_path / 'nine.json'}", 4, "Offset 99 not found"),
-        (f"{offset}={tmp_path / 'none.json'}", 4, "none.json"),
+        (f"{offset}={tmp_path / 'none.json'}", 4, "none.json does not exist; write the other result into it"),
+        (f"{offset}={tmp_path}", 5, f"--replace {offset}={tmp_path}: {tmp_path} cannot be read (Is a directory); name"),
     ):
         assert run([*command, replace]) == code
         assert text in capfd.readouterr().err
+
+
+def test_with_a_tenant_clickhouse_finds_the_session_of_the_beginning_of_an_id(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    client, memory = memory_client()
+    with client.session(user_id="u1", session_id="order/7") as session:
+        price("screw")
+    asked = []
+
+    def find_session(_: object, start: str, tenant: str) -> dict[str, str]:
+        asked.append((start, tenant))
+        return {"tenant_id": tenant, "session_id": session.session_id}
+
+    module = "sessionary.infra.cli.commands.sessions.simulate"
+    monkeypatch.setattr("sessionary.producers.control.kafka_record.KafkaRecords", lambda *_: MemoryRecords(memory))
+    monkeypatch.setattr(f"{module}.clickhouse_client", lambda _: None)
+    monkeypatch.setattr(f"{module}.find_session", find_session)
+    offset = next(each.offset for each in memory.verdicts() if each.event_type == "tool_call_succeeded")
+    (tmp_path / "nine.json").write_text("9")
+    start = session.session_id[:6]
+    for given in (start, session.session_id, "order/7"):
+        command = ["session", "simulate", given, "--tenant", "acme", "--replace", f"{offset}={tmp_path / 'nine.json'}"]
+        assert run([*command, "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["first"]["simulated"] == "'9'"
+    assert asked == [(start, "acme")]  # the others are whole
