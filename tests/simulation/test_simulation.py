@@ -22,22 +22,14 @@ IS_COMPILED = core_build() == "native"
 # Reasons that no schedule need reach, and those that a list below names.
 ELSEWHERE = {
     *("UNKNOWN", "bad_row"),
-    *(
-        "not_member",
-        "broken_chain",
-        "hash_mismatch",
-        "snapshot_exists",
-        "unknown_snapshot",
-        "skipped",
-        "internal_error",
-    ),
+    *("not_member", "broken_chain", "hash_mismatch", "snapshot_exists", "skipped", "internal_error"),
     *("producer_conflict", "too_many_producers", "owner_alive", "too_old"),  # a full ledger forgets first
     *("unknown_run", "too_many_runs", "resume_expired"),
     *("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"),
     *("unknown_artifact", "too_many_children", "quota_exceeded"),
     *("unknown_migration", "migration_open", "migration_moved"),
     *("operator_only", "question_open", "no_question"),
-    *("too_many_agents", "unknown_agent", "task_done", "too_many_transactions"),
+    *("too_many_agents", "unknown_agent", "task_done", "too_many_transactions", "unknown_snapshot"),
 }
 REASONS = {f"rejected: {reason}" for reason in set(get_args(RejectionReason)) - ELSEWHERE}
 TRANSITIONS = {f"T{n:02}" for n in range(1, 15)}
