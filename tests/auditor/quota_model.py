@@ -135,15 +135,19 @@ class QuotaModel:
         self.notices.append(("concurrent_runs", step, *name, run["claim"][0], 0))
 
     def ask_claims_again(self, key: bytes, row: Row) -> None:
-        """Repeat the claims that wait, and the requests for queued tasks without such a claim."""
+        """Repeat the claims that wait, and the requests for tasks that no worker works on."""
         if self.is_queued(row):
             self.notify_of_session("requested", row)
         for name in row["open_runs"]:
             run = self.runs[name]
             if self.waits_for_quota(run):
                 self.notify_quotas("requested", run)
-            elif run["mode"] == "detached" and run["state"] == "queued":
+            elif run["mode"] == "detached" and (run["state"] == "queued" or self._is_worker_silent(run)):
                 self.tasks.append({"key": key, "run_id": run["run_id"], "task_type": run["task_type"]})
+
+    def _is_worker_silent(self, run: Row) -> bool:
+        is_begun = run["holder"] is not None and run["state"] in ("started", "running")
+        return is_begun and self.now >= run["last_event_at"] + 60_000
 
     def answer(self, key: bytes, fields: Row, *, is_held: bool) -> None:
         """Tell the quotas again what has become of a claim."""

@@ -2,7 +2,6 @@
 
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import cast
@@ -27,13 +26,14 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.core.sink_kinds import SinkKind
 from sessionary.sinks.integrity import landed_ends
 from sessionary.sinks.integrity.landed_ends import find_end_faults
-from sessionary.sinks.integrity.repair import repair_rows
 from sessionary.sinks.settings import SinkSettings
+from tests.integration.pipeline_rig import COMMAND
 from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
 from tests.integration.test_unreadable_batches import PACKED, send_packed
+from tests.support import Processes
 from tests.support.losses import commit_offset, delete_rows
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import run_sql, set_environment
+from tests.support.pipelines import environment, run_sql, set_environment
 from tests.support.sink_records import DAY_US, agent_event, audit_record, batch_record
 from tests.support.waiting import wait_until
 
@@ -337,11 +337,12 @@ def test_a_repair_inserts_no_copy_and_says_what_it_cannot_bring_back(
     assert count_rows() == ["2", "3", "1"]
 
 
-def test_repairs_at_once_store_each_row_once_and_a_loss_that_comes_again_is_repaired_again(
+def test_two_processes_that_repair_at_once_store_each_row_once_and_a_loss_that_comes_again_is_repaired_again(
     kafka: KafkaSettings,
     clickhouse: ClickHouseSettings,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
+    processes: Processes,
 ) -> None:
     make_tables(clickhouse)
     set_environment(monkeypatch, kafka, clickhouse)
@@ -351,16 +352,18 @@ def test_repairs_at_once_store_each_row_once_and_a_loss_that_comes_again_is_repa
     )
     settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
     land_all(clickhouse, settings, history=300, batches=1)
-    fetch_rows, later_ms = ClickHouseClient(clickhouse).fetch_rows, time.time_ns() // 1_000_000 + 60_000
-    for _ in range(2):
+    repair, env = ["integrity", "repair", "--late", "0", "--json", "--from"], environment(kafka, clickhouse)
+    for turn in range(2):
         delete_rows(clickhouse, "history", "source_offset % 3 = 1")
         run_sql(clickhouse, f"SYSTEM STOP MERGES {database}.history")  # they would hide a row that is doubled
-        with ThreadPoolExecutor(3) as pool:
-            repairs = [
-                pool.submit(repair_rows, settings, "history", since_ms, until_ms, fetch_rows)
-                for since_ms, until_ms in ((0, None), (1, None), (0, later_ms))
-            ]
-            assert max(one.repaired for repair in repairs for one in repair.result()) == 100
+        children = [
+            processes.run([COMMAND, *repair, since], env=env, name=f"repair-{turn}-{since}")
+            for since in ("2020-01-01", "2020-01-02")
+        ]
+        assert [(child.wait(120), child.exit_code) for child in children] == [(True, 0)] * 2
+        lines = [line for child in children for line in child.log.read_text("utf-8").splitlines()]
+        repaired = [json.loads(line)["repaired"] for line in lines if line.startswith('{"sink": "history"')]
+        assert max(repaired) == 100
         stored = run_sql(clickhouse, f"SELECT count(), uniqExact(source_offset) FROM {database}.history")
         assert stored.split() == ["300", "300"]
         run_sql(clickhouse, f"SYSTEM START MERGES {database}.history")  # rows cannot be deleted without

@@ -110,7 +110,7 @@ class AgentPool(LargeMoves):
         drawn = {name: rng.choice(options) for name, options in AGENT_FIELDS.get(event_type, {}).items()}
         if event_type == "session_created":
             drawn = {"limits": rng.choice(LIMITS_DRAWN)}
-        elif event_type == "state_updated" and isinstance(known, SessionState):
+        elif event_type in ("state_updated", "session_rolled_back") and isinstance(known, SessionState):
             base = known.version + rng.choice((0, 0, 0, 1, -1))
             drawn = {"base_version": base, "new_version": base + rng.choice((1, 1, 1, 2))}
         if rng.random() < 0.1:
@@ -193,11 +193,14 @@ class AgentPool(LargeMoves):
         self.send(process, session, *draw_run_event(self.rng, known), **draw_run_marks(self.rng, run_id))
 
     def start_run(self) -> None:
-        """Start a run and let it work, without waiting for verdicts."""
+        """Start a run, or queue it, and let it work, without waiting for verdicts."""
         process, session, run_id = self.pick_process(), self.pick_session(), self.rng.choice(RUN_IDS)
         process.ask_state(session)
         mode = self.rng.choice(("attached", "detached"))
-        process.queue_event(session, "run_started", {"mode": mode, "plan_json": None}, run_id=run_id)
+        if self.world.quotas.queues_run():
+            process.queue_event(session, "run_queued", {"mode": mode}, run_id=run_id)
+        else:
+            process.queue_event(session, "run_started", {"mode": mode, "plan_json": None}, run_id=run_id)
         process.queue_event(session, "run_running", {"progress": 0.5}, run_id=run_id)
         self.send(process, session, self.rng.choice(WORK), {}, run_id=run_id)
 

@@ -67,6 +67,10 @@ class QuotaWorker:
         if self.is_on:
             self.rng.choice((self.carry, self.fold, self.send, self.send, self.send_late, self.forge))()
 
+    def queues_run(self) -> bool:
+        """Return whether an agent queues the run that it would start: it waits twice then."""
+        return self.is_on and self.rng.random() < 0.3
+
     def carry(self) -> None:
         """Let what some transactions of a partition reported come to the log of quotas, in
         order.

@@ -29,7 +29,7 @@ ELSEWHERE = {
     *("unknown_artifact", "too_many_children", "quota_exceeded"),
     *("unknown_migration", "migration_open", "migration_moved"),
     *("operator_only", "question_open", "no_question"),
-    *("too_many_agents", "unknown_agent", "task_done"),
+    *("too_many_agents", "unknown_agent", "task_done", "too_many_transactions", "unknown_snapshot"),
 }
 REASONS = {f"rejected: {reason}" for reason in set(get_args(RejectionReason)) - ELSEWHERE}
 TRANSITIONS = {f"T{n:02}" for n in range(1, 15)}

@@ -24,6 +24,7 @@ from sessionary.sinks.settings import SinkSettings
 
 _log = role_logger(__name__)
 _ASK_S = 5.0
+_FORMER_S = 1.5
 # A sink holds up to a million small objects without cycles, and the collector would visit each of
 # them again and again: that took a fifth of the sink's time. Few objects form cycles (errors, a
 # lost connection); they are collected once two million objects were allocated.
@@ -74,14 +75,10 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
         end_report = EndReport(kind, settings)
         log_watch.start()
         end_report.start()
-        if settings.instance is not None and (former := find_former(planning, definition, settings)):
-            _log.warning(
-                "another sink %(kind)s is a member of the group as SESSIONARY_INSTANCE=%(instance)s: %(former)s. This "
-                "one takes its place, and if that one still runs, it ends now. Give each its own name",
-                kind=kind,
-                instance=settings.instance,
-                former=former,
-            )
+        if settings.instance is not None:
+            asking = threading.Thread(target=_tell_former, args=(definition, settings), daemon=True)
+            asking.start()
+            asking.join(_FORMER_S)  # before this sink joins; if Kafka is away, the consumer is to say so soon
         try:
             consumer.run(stop)
         except Fenced as error:
@@ -93,6 +90,17 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
         finally:
             end_report.stop()
             log_watch.stop()
+
+
+def _tell_former(definition: SinkDefinition, settings: SinkSettings) -> None:
+    if former := find_former(AdminConnection(settings), definition, settings):
+        _log.warning(
+            "another sink %(kind)s is a member of the group as SESSIONARY_INSTANCE=%(instance)s: %(former)s. This "
+            "one takes its place, and if that one still runs, it ends now. Give each its own name",
+            kind=definition.kind,
+            instance=settings.instance,
+            former=former,
+        )
 
 
 def _traced_target(target: BlockTarget, definition: SinkDefinition, settings: SinkSettings) -> BlockTarget:

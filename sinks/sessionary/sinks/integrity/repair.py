@@ -357,7 +357,8 @@ class _Repair:
         """Insert records; another repair that inserts the same ones has the same tokens.
 
         A server that knows a token keeps nothing. If an earlier repair had it, and its rows were
-        lost since, the records are inserted under the next one.
+        lost since, the records are inserted under the next one. A token is known before its rows
+        are visible.
         """
         left = list(records)
         for attempt in range(_ATTEMPTS):
@@ -372,6 +373,9 @@ class _Repair:
             finally:
                 writer.close()
             left = self._without_row(partition, left)
+            if left:
+                time.sleep(_SETTLE_S)
+                left = self._without_row(partition, left)
             if not left:
                 return
         raise _not_kept(f"{len(left)} records of {self._topic}-{partition}, from offset {left[0].offset} on,")
@@ -450,6 +454,9 @@ def repair_run_events(
                     f"SETTINGS insert_deduplicate = 1, insert_deduplication_token = '{token}'",
                 )
             left = _find_unfilled(fetch_rows, select, period, late_s)
+            if any(one.missing for one in left):  # as above
+                time.sleep(_SETTLE_S)
+                left = _find_unfilled(fetch_rows, select, period, late_s)
         else:
             one, part = lacking[0]
             raise _not_kept(f"{len(part)} rows of {_FILLED}-{one.partition}, from offset {part[0]} on,")

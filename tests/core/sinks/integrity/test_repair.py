@@ -174,6 +174,16 @@ def test_records_that_are_lost_again_under_a_known_token_come_back_under_the_nex
     assert len({*server.tokens}) == 3
 
 
+def test_rows_that_another_repair_inserts_under_the_next_token_are_not_inserted_twice(server: Server) -> None:
+    values = [encode_record(audit_record(1, 1))]
+    assert compare(server, "audit", values) == (1, 0)
+    server.rows["audit"].clear()
+    assert compare(server, "audit", values) == (1, 0)
+    server.hidden = [{0}] * 3  # its token is known before its rows are visible
+    compare(server, "audit", values)
+    assert (len(server.tokens), len(server.rows["audit"])) == (2, 1)
+
+
 def test_rows_that_the_server_never_keeps_are_no_success(server: Server) -> None:
     server.loses = 100
     with pytest.raises(OperatorError, match="from offset 0 on, were inserted 16 times, and have no row"):
@@ -258,6 +268,7 @@ class RunEvents:
         self.loses = self.expired = 0
         self.query = ""
         monkeypatch.setattr(repair, "connect", lambda *_: self)
+        monkeypatch.setattr(repair, "_SETTLE_S", 0.0)
         monkeypatch.setattr(repair, "run_statement", lambda _, statement: self.insert(statement))
 
     def close(self) -> None:

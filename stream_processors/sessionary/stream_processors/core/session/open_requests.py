@@ -19,11 +19,13 @@ from sessionary.schemas.records import (
 )
 from sessionary.schemas.types import Cleanup
 from sessionary.stream_processors.core.run.changes import QUOTA, task_request
+from sessionary.stream_processors.core.run.transitions import AT_WORK
 from sessionary.stream_processors.core.session.admission import SESSION_QUOTA
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from sessionary.stream_processors.core.session.migration import cleanup_request, migration_request, open_migration
 
 OpenRequest = CleanupRequest | TaskRequest | MigrationRequest | QuotaNotice
+WORKER_SILENT_MS: Final = 60_000
 _STOPPED: Final = frozenset({"Timeout", "Error", "Terminated"})
 
 
@@ -31,8 +33,9 @@ def open_requests(row: SessionState, get_row: Callable[[bytes], Any], at_ms: int
     """Return the requests of a session that are open, in the order of their kinds.
 
     `get_row`: returns the row of a key, or None. A clean-up of a session that works again is not
-    open: what it would release is in use. Nor is a task that a worker has begun, or a claim that
-    was granted: the quotas ask for that by themselves.
+    open: what it would release is in use. Nor is a claim that was granted: the quotas ask for that
+    by themselves. A task that a worker has begun is open once nothing was heard of it for a while:
+    the worker that gets it looks first whether the other one lives.
     """
     found: list[OpenRequest] = [
         cleanup_request(row, cleanup, f"asked again: {cleanup.reason_code}")
@@ -59,10 +62,15 @@ def _is_open(row: SessionState, cleanup: Cleanup) -> bool:
     return row.state in _STOPPED and (row.state != "Error" or cleanup.epoch == row.epoch)
 
 
+def _has_lost_worker(run: RunState, at_ms: int) -> bool:
+    """Return whether the worker of a task is silent: one that lives beats every few seconds."""
+    return run.holder is not None and run.state in AT_WORK and at_ms - run.last_event_at >= WORKER_SILENT_MS
+
+
 def _open_request_of(row: SessionState, run: RunState, at_ms: int) -> OpenRequest | None:
-    """Return a run's waiting claim, or the request for a queued task; None: neither is open."""
+    """Return a run's waiting claim, or the request for its task; None: neither is open."""
     if run.quota is not None and not run.quota.granted:
         return QuotaNotice(QUOTA, "requested", run.tenant_id, run.session_id, run.run_id, run.quota.offset)
-    if run.mode != "detached" or run.state != "queued":
+    if run.mode != "detached" or not (run.state == "queued" or _has_lost_worker(run, at_ms)):
         return None
     return task_request(row, run.run_id, run.user_id, run.task_type, run.input_json, at_ms)

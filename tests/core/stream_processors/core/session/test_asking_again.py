@@ -6,6 +6,7 @@ from sessionary.schemas.records import CleanupRequest, MigrationRequest, QuotaNo
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import CleanupAction, ErrorInfo
 from sessionary.stream_processors.core.session.migration import CLEANUP_ACTIONS
+from sessionary.stream_processors.core.session.open_requests import WORKER_SILENT_MS
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, snapshot
 
@@ -133,7 +134,7 @@ def test_the_clean_up_of_a_former_owner_is_open_while_the_session_works_elsewher
     assert rig.ask_again() == [asked._replace(reason="asked again: migrated")]
 
 
-def test_a_queued_task_is_open_and_one_that_a_worker_began_is_not() -> None:
+def test_a_task_is_open_while_it_is_queued_and_again_once_its_worker_is_silent() -> None:
     rig = AskingRig().started()
     of_run = {"run_id": "r1", "run_seq": 1}
     assert rig.send(rig.agent, "run_queued", of_run, **TASK) == "applied"
@@ -142,6 +143,13 @@ def test_a_queued_task_is_open_and_one_that_a_worker_began_is_not() -> None:
     assert isinstance(again, TaskRequest)
     assert again == asked._replace(requested_at=again.requested_at)
     assert rig.send(rig.agent, "run_started", {"run_id": "r1", "run_seq": 2}, **TASK, plan_json=None) == "applied"
+    assert rig.ask_again() == []
+    rig.at += WORKER_SILENT_MS - 1
+    assert rig.ask_again() == []
+    rig.at += 1
+    (again,) = rig.ask_again()
+    assert again == asked._replace(requested_at=again.requested_at)
+    assert rig.send(rig.agent, "run_running", {"run_id": "r1", "run_seq": 3}, progress=None) == "applied"
     assert rig.ask_again() == []
 
 

@@ -47,8 +47,9 @@ def ask_again_command(
 ) -> None:
     """Send the open requests of a session again, or those of all sessions.
 
-    Open are clean-ups without confirmation, queued tasks, claims that wait, and a migration's next
-    step. Each is sent with the id that it had, so a receiver that has it does nothing twice.
+    Open are clean-ups without confirmation, tasks without a worker, claims that wait, and the next
+    step of a migration. Each is sent with the id that it had, so a receiver that has it does
+    nothing twice.
     """
     if (session is None) != every:
         raise Invalid("invalid_value", "name a session, or say --all: one of the two")
