@@ -7,6 +7,7 @@
     report           the figures of a demo, and the queries for them
     demo_run         a whole demo run, from the plan to the report
     migration     moves one session through three services, and kills one of them
+    replay        records agents, looks into their past, replays, forks and compares them
     workflow      kills the workflow example in the middle, and shows how it continues
 
 `sessionary demo` and `sessionary demo load` call `demo_run`, which uses all the others.

@@ -2,7 +2,7 @@
 
 Both account for every event afterwards, from the rows in ClickHouse. `sessionary demo --workflow`
 kills an agent instead, and shows how another process continues. `sessionary demo --migration` moves
-one session through three services.
+one session through three services. `sessionary demo --replay` replays and forks recorded agents.
 """
 
 import shlex
@@ -26,6 +26,7 @@ from sessionary.schemas.errors import Invalid
 
 if TYPE_CHECKING:
     from sessionary.infra.demo.migration import MigrationReport
+    from sessionary.infra.demo.replay import ReplayReport
     from sessionary.infra.demo.report import Report
     from sessionary.infra.demo.workflow import WorkflowReport
     from sessionary.infra.stack import Stack
@@ -68,6 +69,13 @@ Where to look, {with_stack}:
   {command} session moves --service payments --data {folder}
   {command} sql --data {folder} "SELECT * FROM v_session_owners WHERE session_id = '{session_id}' ORDER BY epoch"
 docs/learn/examples.md says how to run the three services on a stack, and how to kill one yourself."""
+
+NEXT_REPLAY = """
+Where to look, {with_stack}:
+  {command} session at {session_id} --snapshot {snapshot_id} --data {folder}
+  {command} run compare {session_id} {fork_id} --data {folder}
+  {command} session timeline {session_id} --trace --data {folder}
+docs/guides/replay.md mends such an agent, step by step."""
 
 
 class WorkflowStep(StrEnum):
@@ -112,6 +120,9 @@ def demo_command(
     migration: Annotated[
         bool, typer.Option("--migration", help="Instead, move a session through three services, and kill one of them.")
     ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Instead, record agents, replay and fork them, and count what was done.")
+    ] = False,
     data: Annotated[
         Path | None, typer.Option("--data", help="Keep the stack's data in this folder.", file_okay=False)
     ] = None,
@@ -121,20 +132,29 @@ def demo_command(
 
     The exit code is 1 if an event is missing or duplicated, or if a session did not end as planned;
     with --workflow, if an effect was repeated; with --migration, if an epoch had two owners, or an
-    event of a former owner was accepted.
+    event of a former owner was accepted; with --replay, if a count is not what it must be.
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    if workflow and migration:
-        raise Invalid("invalid_value", "--workflow and --migration are two demos: give one of them")
-    _check_options(context, "--workflow" if workflow else "--migration" if migration else "")
+    chosen = {"--workflow": workflow, "--migration": migration, "--replay": replay}
+    demos = [option for option, is_chosen in chosen.items() if is_chosen]
+    if len(demos) > 1:
+        raise Invalid("invalid_value", f"{' and '.join(demos)} are demos of their own: give one of them")
+    _check_options(context, demos[0] if demos else "")
+    if replay:
+        _play_replay(data, open_page=open_page, as_json=as_json)
+        return
     if migration:
         _play_migration(data, open_page=open_page, as_json=as_json)
         return
     if workflow:
         _play_workflow(kill_at, data, open_page=open_page, as_json=as_json)
         return
+    _play_runs(sessions, speed, seed, data, open_page=open_page, as_json=as_json)
+
+
+def _play_runs(sessions: int, speed: float, seed: int, data: Path | None, *, open_page: bool, as_json: bool) -> None:
     from sessionary.infra.demo.demo_run import run_demo, warm_up
     from sessionary.infra.demo.runs import sample_runs
 
@@ -273,6 +293,39 @@ def _show_migration(report: "MigrationReport", data: Path | None, *, as_json: bo
         show_object(_spaced_names(report.figures), as_json=False)
         places = {"session_id": report.figures["session_id"], "folder": shlex.quote(str(data or "FOLDER"))}
         print_message(NEXT_MIGRATION.format(command=command_name(), with_stack=_kept_stack(data), **places))
+    _check_faults(report.faults)
+
+
+def _play_replay(data: Path | None, *, open_page: bool, as_json: bool) -> None:
+    from sessionary.infra.demo.replay import play_replay
+
+    began = time.monotonic()
+    progress = Progress()
+    with _demo_stack(progress, data) as stack:
+        started_s = time.monotonic() - began
+        report = play_replay(stack.environ, stack.data, progress)
+        page = write_story(stack.environ, report.figures["sessions"]["1"]) if open_page else None
+    progress.clear()
+    if page is not None:
+        open_story(page)
+    report.figures["stack_start_s"] = round(started_s, 1)
+    report.figures["elapsed_s"] = round(time.monotonic() - began, 1)
+    _show_replay(report, data, as_json=as_json)
+
+
+def _show_replay(report: "ReplayReport", data: Path | None, *, as_json: bool) -> None:
+    tables = {"replays": report.replays, "travels": report.travels, "comparisons": report.comparisons}
+    if wants_json(as_json):
+        show_object({**report.figures, **tables}, as_json=True)
+    else:
+        titles = ("calls", "states at a point, by the source that served", "run compare of a session and its fork")
+        for title, rows in zip(titles, tables.values(), strict=True):
+            print_message(f"\n{title}:")
+            show_rows([_spaced_names(row) for row in rows], as_json=False)
+        places = {name: report.figures[f"{name}s"]["1"] for name in ("session", "fork", "snapshot")}
+        ids = {f"{name}_id": value for name, value in places.items()}
+        folder = shlex.quote(str(data or "FOLDER"))
+        print_message(NEXT_REPLAY.format(command=command_name(), with_stack=_kept_stack(data), folder=folder, **ids))
     _check_faults(report.faults)
 
 

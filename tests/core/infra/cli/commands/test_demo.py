@@ -10,8 +10,9 @@ import pytest
 
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands import demo
-from sessionary.infra.demo import demo_run, migration
+from sessionary.infra.demo import demo_run, migration, replay
 from sessionary.infra.demo.migration import RIGHT, MigrationReport
+from sessionary.infra.demo.replay import ReplayReport
 from sessionary.infra.demo.report import Report
 from tests.support.command_lines import parse_command
 
@@ -27,13 +28,17 @@ _PLACES = {
     "page": "http://localhost:1/v1/sessions/s/runs/r",
     "run_id": "r",
     "session_id": _ID,
+    "fork_id": _ID,
+    "snapshot_id": "snap_0123456789ab",
     "folder": "stack",
     "with_stack": "if it runs",
 }
 
 
 @pytest.mark.parametrize(
-    "text", [demo.NEXT, demo.NEXT_WORKFLOW, demo.NEXT_MIGRATION], ids=["demo", "workflow", "migration"]
+    "text",
+    [demo.NEXT, demo.NEXT_WORKFLOW, demo.NEXT_MIGRATION, demo.NEXT_REPLAY],
+    ids=["demo", "workflow", "migration", "replay"],
 )
 def test_each_command_that_the_demo_suggests_can_be_read(text: str) -> None:
     commands = suggested(text)
@@ -75,6 +80,7 @@ def test_the_page_is_opened_and_its_place_is_said(
         (["--migration", "--kill-at", "search_kb"], "--migration takes no --kill-at"),
         (["--migration", "--seed", "3"], "--migration takes no --seed"),
         (["--workflow", "--sessions", "60"], "--workflow takes no --sessions"),
+        (["--replay", "--speed", "2"], "--replay takes no --speed"),
     ],
 )
 def test_an_option_that_a_demo_does_not_know_is_refused_by_one_line(
@@ -87,7 +93,7 @@ def test_an_option_that_a_demo_does_not_know_is_refused_by_one_line(
 def test_two_demos_at_once_are_refused_by_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--migration", "--workflow"]) == 5
     out, err = capfd.readouterr()
-    assert (out, err) == ("", "sessionary: --workflow and --migration are two demos: give one of them\n")
+    assert (out, err) == ("", "sessionary: --workflow and --migration are demos of their own: give one of them\n")
 
 
 @pytest.mark.parametrize(("stale", "code"), [(0, 0), (1, 1)])
@@ -103,6 +109,22 @@ def test_a_stale_event_that_was_accepted_fails_the_demo(
     out, err = capfd.readouterr()
     assert json.loads(out)["stale_events_accepted"] == stale
     assert ("sessionary: stale_events_accepted: 1\n" in err) == bool(code)
+
+
+@pytest.mark.parametrize(("executed", "code"), [(0, 0), (1, 1)])
+def test_a_replay_that_executed_a_call_fails_the_demo_by_a_sentence(
+    executed: int, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    figures = {name: {"1": _ID} for name in ("sessions", "forks", "snapshots")}
+    report = ReplayReport([{"step": "strict replay", "executed": executed}], [], [], figures)
+    stack = SimpleNamespace(environ={}, data=tmp_path)
+    monkeypatch.setattr(demo, "_demo_stack", lambda *_: nullcontext(stack))
+    monkeypatch.setattr(replay, "play_replay", lambda *_: report)
+    monkeypatch.setattr(replay, "right_counts", lambda: {"executed of strict replay": 0})
+    assert run(["demo", "--replay", "--json"]) == code
+    out, err = capfd.readouterr()
+    assert json.loads(out)["replays"] == report.replays
+    assert ("sessionary: executed of strict replay: 1 instead of 0\n" in err) == bool(code)
 
 
 _FIGURES = {"sessions": 1, "missing": 0, "doubled": 0, "false_timeouts": 0, "unexpected": 0}
