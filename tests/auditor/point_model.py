@@ -52,9 +52,11 @@ def restored(row: Row, known: Row | None, fields: Row) -> str:
     check_version(row, fields)
     found = {row["head"]: row["whole"]["state_json"]}
     found |= {each[0]: each[2] for each in ([] if known is None else known["saved"])}
-    if fields["snapshot_id"] not in found:
+    if fields["snapshot_id"] in found:
+        return str(found[fields["snapshot_id"]])
+    if fields.get("state_json") is None or fields["snapshot_id"] not in row["snapshot_ids"]:
         raise Rejection("unknown_snapshot")
-    return str(found[fields["snapshot_id"]])
+    return str(fields["state_json"])
 
 
 def overdue(row: Row, now: int) -> list[tuple[str, int, str]]:

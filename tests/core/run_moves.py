@@ -187,7 +187,8 @@ def draw_point_event(rng: Random, row: SessionState) -> ChildMove:
         return ChildMove(kind, {"snapshot": snapshot(f"s{rng.randrange(6)}", rng.choice(("{}", '{"a": 1}')))}, {})
     if kind == "session_rolled_back":
         target = rng.choice((row.snapshot.snapshot_id, *(f"s{number}" for number in range(6))))
-        return ChildMove(kind, {"snapshot_id": target, **versions, "reason": rng.choice((None, "a mistake"))}, {})
+        brought = {"state_json": rng.choice((None, '{"c": 3}')), "reason": rng.choice((None, "a mistake"))}
+        return ChildMove(kind, {"snapshot_id": target, **versions, **brought}, {})
     open_ones = [each.transaction_id for each in row.transactions]
     if not open_ones or rng.random() < 0.4:
         return ChildMove(

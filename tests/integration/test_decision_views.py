@@ -105,6 +105,24 @@ def test_a_rejected_decision_explains_nothing_and_a_repeated_one_counts_once(run
     assert runs.ask("SELECT count() FROM v_undecided_calls") == [(0,)]
 
 
+def test_a_rejected_call_that_is_delivered_again_is_no_call(runs: Runs) -> None:
+    call = ToolCallStarted("id-1", "order", "k", "{}", 1, side_effect=True, queryable=False)
+    classes: dict[str, Any] = {"data_classes": ("financial",)}
+    decision = runs.send(LlmDecision(chosen_tools=("order",)), **classes)
+    for cause in ("event-1-1", None):
+        forged = runs.send(call._replace(tool_call_id=f"forged {cause}"), causation_id=cause, **classes)
+        runs.reject(forged, "stale_epoch")
+        runs.deliver(runs.sent[forged])
+    accepted = runs.send(call, causation_id="event-1-1", **classes)
+    runs.deliver(runs.sent[accepted], runs.sent[decision])
+    assert runs.ask("SELECT tool_calls.tool_call_id FROM v_decisions") == [(["id-1"],)]
+    assert runs.ask("SELECT count() FROM v_undecided_calls") == [(0,)]
+    free = runs.send(call._replace(tool_call_id="late"), **classes)
+    runs.reject(free, "unknown_session")  # leaves its number free
+    runs.deliver(runs.sent[free])
+    assert runs.ask("SELECT tool_call_id FROM v_undecided_calls") == [("late",)]
+
+
 def test_a_person_asks_why(
     runs: Runs, tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,6 +134,20 @@ def test_a_rejected_call_that_is_delivered_again_is_not_the_last_one(rows: AgedR
     assert rows.fetch_values("SELECT last_tool, last_result FROM v_sessions") == [("search", "[]")]
 
 
+def test_an_accepted_call_that_another_process_delivers_again_is_not_the_last_one(rows: AgedRows) -> None:
+    insert_lives(rows, [1])
+    first = ToolCallStarted("id-1", "search", "k1", "{}", 1, side_effect=False, queryable=False)
+    second = ToolCallStarted("id-2", "book", "k2", "{}", 1, side_effect=False, queryable=False)
+    found, booked = (ToolCallSucceeded("id-1", "search", "k1", "[]", None, 1), 22), (second, 23)
+    failed = (ToolCallFailed("id-2", "book", "k2", ErrorInfo("fatal", "full", "no seat"), 1), 24)
+    sent: list[tuple[Payload, int]] = [(first, 21), found, booked, failed, (first, 21), found, failed]
+    at = [rows.at_us(1) + (20 + n) * 1_000_000 for n in range(len(sent))]
+    events = [(at[n], 121 + n, agent_event(event, seq=seq)) for n, (event, seq) in enumerate(sent)]
+    insert_block(rows.clickhouse, "history", events, "calls")
+    asked = "SELECT last_tool, last_result FROM v_sessions"
+    assert rows.fetch_values(asked) == [("book", "failed: full: no seat")]
+
+
 def test_an_archived_session_was_active_when_its_agent_was(rows: AgedRows) -> None:
     insert_lives(rows, [1], to_end=True)
     assert rows.fetch_values(f"SELECT {_FIGURES}, state FROM v_sessions") == [(3, 14, 374, 435, "Archived")]

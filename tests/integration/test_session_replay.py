@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sessionary.producers import SessionClient, SessionLost
+from sessionary.producers import Invalid, Rejected, SessionClient, SessionLost
 from sessionary.producers.replay.errors import PointNotFound
 from tests.integration.pipeline_rig import OTHER, OTHER_TOKEN, TENANT, TOKEN, PipelineRig
 from tests.style.project import ROOT
@@ -86,6 +86,27 @@ def read_word(process: "subprocess.Popen[str]", name: str) -> str:
     line = process.stdout.readline().split()
     assert line[:1] == [name], line
     return line[1]
+
+
+def test_any_snapshot_is_a_beginning_and_a_target_also_after_the_end(pipeline: PipelineRig, tmp_path: Path) -> None:
+    """R-003-01 and C-34 of a snapshot that is neither the last nor one of those that are kept."""
+    settings = pipeline.client_settings(tmp_path, "owner")
+    with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
+        with client.session(user_id="u", state={"n": 0}) as session:
+            session.update_state({"n": 1})
+            oldest = session.snapshot()
+            for number in range(2, 20):
+                session.update_state({"n": number})
+                session.snapshot()
+            assert session.rollback(oldest) == session.sync().version == 21
+            assert session.state == {"n": 1}
+            with pytest.raises(Rejected, match="has no snapshot snap_0123456789ab: the processor keeps the last 16"):
+                session.rollback("snap_0123456789ab")
+        with client.session(user_id="u", from_session=session.session_id, from_snapshot=oldest) as second:
+            assert second.sync().state == "Active"
+            assert second.state == {"n": 1}
+        with pytest.raises(Invalid, match="has no snapshot snap_0123456789ab"):
+            client.session(user_id="u", from_session=session.session_id, from_snapshot="snap_0123456789ab")
 
 
 def test_another_process_replays_a_killed_session_from_its_snapshot_and_executes_nothing(

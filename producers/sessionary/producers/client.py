@@ -189,7 +189,8 @@ class SessionClient:
             parent: The session that this one belongs to, or its id.
             from_session: A session of the same user, or its id, with the content of whose last
                 snapshot this one starts; it is the parent then. The call waits for the processor.
-            from_snapshot: The id that this snapshot must have. Default: any.
+            from_snapshot: The id of this snapshot, which may be an older one, and of an archived
+                session. Default: the last one.
             beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
             snapshots: Take a snapshot before and after each recorded tool call of the session.
@@ -203,7 +204,7 @@ class SessionClient:
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
             SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
-            SessionLost: The tenant has no session `from_session`, or it is archived.
+            SessionLost: The tenant has no session `from_session`, or its content is gone.
         """
         parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
         new = NewSession(*parts, (from_session, from_snapshot), beats_with, metadata, snapshots)
@@ -239,7 +240,8 @@ class SessionClient:
             parent: The session that this one belongs to, or its id.
             from_session: A session of the same user, or its id, with the content of whose last
                 snapshot this one starts; it is the parent then. The call waits for the processor.
-            from_snapshot: The id that this snapshot must have. Default: any.
+            from_snapshot: The id of this snapshot, which may be an older one, and of an archived
+                session. Default: the last one.
             validate: Called in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
@@ -258,7 +260,7 @@ class SessionClient:
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
             SessionExists: There is a session of this `session_id`; with one, also raises as `open`.
-            SessionLost: The tenant has no session `from_session`, or it is archived.
+            SessionLost: The tenant has no session `from_session`, or its content is gone.
         """
         start_from = from_session, from_snapshot
         parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with)
@@ -306,7 +308,7 @@ class SessionClient:
             data_classes: Classes of the data that the session handles.
             parent: The session that a new one belongs to, or its id.
             from_session: The session, or its id, that a new one starts from, as in `session`.
-            from_snapshot: The id that its last snapshot must have. Default: any.
+            from_snapshot: The id of its snapshot, which may be an older one. Default: the last one.
             validate: Called in phase `validating`, as in `session`.
             connect: Called in phase `connecting`, as in `session`.
             beats_with: The life that bounds the session's heartbeats, as in `session`.

@@ -23,6 +23,9 @@ from sessionary.schemas.types import (
 FINISHED_STATES: Final = frozenset({"completed", "failed", "cancelled"})
 """The states of a run that has finished; a failed one may be resumed."""
 
+PAST_S: Final = 120.0
+"""The longest wait for a state of the past, which the processor may have to fold again."""
+
 LogPosition = tuple[int, int]
 """Partition and offset."""
 
@@ -107,6 +110,16 @@ class CheckpointView(NamedTuple):
     last_item_id: str | None  # The last one done
     bytes_written: int | None
     data_json: str | None  # None in a list of all operations
+
+
+class SnapshotView(NamedTuple):
+    """A snapshot of a session's past, with its content."""
+
+    snapshot_id: str
+    state_json: str
+    state_schema_version: int
+    data_classes: Sequence[DataClass]  # Those of the session at the snapshot
+    user_id: str | None
 
 
 class ArtifactView(NamedTuple):
@@ -233,6 +246,14 @@ class RunReads(Protocol):
         """Return the checkpoints of a run that have data, the oldest first; none of an unknown run.
 
         `run_id`: None for those of the session; `operation`: None for all, without data.
+        """
+        ...
+
+    def fetch_snapshot(self, session_id: str, snapshot_id: str, timeout_s: float) -> SnapshotView | None:
+        """Return any snapshot of a session, which may have ended; None if it has no such one.
+
+        The processor folds the session's events for it, as long as Kafka has them. Raises
+        `SessionLost` if they are gone, too.
         """
         ...
 

@@ -50,7 +50,10 @@ TEXTS: Final = frozenset(
 CONTENTS: Final = frozenset({"content", "output_text", "text"})  # and every field that ends in `_json`
 # They go into the session's row, whose size is limited (`state_too_large`).
 ROW_CONTENTS: Final = frozenset(
-    {"Snapshot.state_json", "Snapshot.context", "StateUpdated.state_json", "TxnCommitted.state_json"}
+    {
+        *("Snapshot.state_json", "Snapshot.context", "StateUpdated.state_json", "TxnCommitted.state_json"),
+        "SessionRolledBack.state_json",
+    }
 )
 ITEMS_MAX: Final = 1_024  # of a list or a map
 NUMBER_MAX: Final = 10**15  # of a count, a size, a cost or a duration; thousands of them sum up within 64 bits

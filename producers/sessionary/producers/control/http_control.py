@@ -35,7 +35,7 @@ _WAIT_MS_MAX = 10_000
 _RETRY_S_MAX = 1.0
 _ANSWER_BYTES_MAX = 32 << 20  # 200 turns of 16 Ki characters that JSON escapes
 _NETWORK_MARGIN_S = 2.0
-_UNKNOWN_RECORDS = frozenset({"unknown_run", "unknown_step", "unknown_call"})
+_UNKNOWN_RECORDS = frozenset({"unknown_run", "unknown_step", "unknown_call", "no_such_point"})
 _GONE = "run_gone"
 T = TypeVar("T")
 
@@ -309,7 +309,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         snapshot_state_json=snapshot["state_json"] if snapshot else None,
         limits=Limits(**known),
         verdict=parse_verdict(body.get("verdict")),
-        data_classes=_known_classes(body.get("data_classes") or ()),
+        data_classes=known_classes(body.get("data_classes") or ()),
         agent_id=body.get("agent_id"),
         holder=body.get("holder"),
         rejections=_parse_rejections(body.get("rejections") or ()),
@@ -404,7 +404,7 @@ def _parse_migration(body: dict[str, Any] | None) -> MigrationView | None:
     return MigrationView(*names, body.get("reason_code"), body.get("from_state"))
 
 
-def _known_classes(names: Sequence[str]) -> tuple[DataClass, ...]:
+def known_classes(names: Sequence[str]) -> tuple[DataClass, ...]:
     """Return the classes that this release can write: the API may be of a later one."""
     return tuple(name for name in get_args(DataClass) if name in names and name != "UNKNOWN")
 

@@ -5,7 +5,13 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sessionary.producers.control.http_control import HttpControl, RecordUnknown, parse_error, parse_verdict
+from sessionary.producers.control.http_control import (
+    HttpControl,
+    RecordUnknown,
+    known_classes,
+    parse_error,
+    parse_verdict,
+)
 from sessionary.producers.run_ports import (
     AgentRecord,
     AgentViewRead,
@@ -19,6 +25,7 @@ from sessionary.producers.run_ports import (
     RunAtWork,
     RunView,
     SharedView,
+    SnapshotView,
     StepView,
 )
 from sessionary.schemas.types import Checkpoint
@@ -79,6 +86,11 @@ class HttpRuns:
         parameters = {} if operation is None else {"operation": operation}
         return self._fetch(path, after, timeout_s, parse_checkpoints, about, parameters) or ()
 
+    def fetch_snapshot(self, session_id: str, snapshot_id: str, timeout_s: float) -> SnapshotView | None:
+        """Return any snapshot of a session; None if it has no such one."""
+        about, point = f"snapshot {snapshot_id} of session {session_id}", {"snapshot": snapshot_id}
+        return self._fetch(_path(session_id, None, "at"), None, timeout_s, parse_snapshot, about, point)
+
     def fetch_messages(
         self, session_id: str, last: int, after: LogPosition | None, timeout_s: float
     ) -> Sequence[MessageView]:
@@ -135,6 +147,17 @@ def parse_run(body: dict[str, Any]) -> RunView:
         checkpoint=parse_checkpoint(body.get("checkpoint")),
         reason_code=body.get("reason_code"),
     )
+
+
+def parse_snapshot(body: dict[str, Any]) -> SnapshotView:
+    """Return the snapshot that is the head of a state at a point, in the API's JSON.
+
+    Raises `KeyError`, `TypeError`.
+    """
+    row = body["row"]
+    head = row["snapshot"]
+    classes = known_classes(row["data_classes"])
+    return SnapshotView(head["snapshot_id"], head["state_json"], row["state_schema_version"], classes, row["user_id"])
 
 
 def parse_checkpoint(body: dict[str, Any] | None) -> Checkpoint | None:

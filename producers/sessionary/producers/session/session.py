@@ -698,7 +698,8 @@ class Session:
 
         History is not erased: the versions between stay in it. The processor takes the content from
         its own record. It keeps the last 16 snapshots that `snapshot` has recorded (fewer if their
-        contents together exceed 256 Ki characters), and the head of the chain.
+        contents together exceed 256 Ki characters), and the head of the chain. The content of an
+        older one is folded from the session's events, as long as Kafka has them.
 
             before = session.snapshot()
             session.update_state(plan)
@@ -713,7 +714,8 @@ class Session:
             The version of the content.
 
         Raises:
-            Rejected: `unknown_snapshot`: the session keeps no such snapshot; `not_owner`.
+            Rejected: `unknown_snapshot`: the session has no such snapshot, or its content is gone;
+                the message says what is kept. `not_owner`.
             VersionConflict: Another process updated the content first; `state` has it now.
             NotAllowed: The session is not Active.
 

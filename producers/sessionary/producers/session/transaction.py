@@ -9,8 +9,9 @@ from sessionary.producers.context.error_info import error_message
 from sessionary.producers.context.reported_block import end_off_loop
 from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.errors import Rejected, SessionaryError
+from sessionary.producers.errors import Rejected, SessionaryError, SessionLost
 from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.run_ports import PAST_S
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.updates import judge_sent
 from sessionary.producers.session.view import canonical_json, parsed_state
@@ -152,13 +153,29 @@ def roll_back_session(core: SessionCore, to: str, reason: str | None, metadata: 
     core.services.control.check_configured()
     base = core.view.version
     payload = SessionRolledBack(to, base, base + 1, reason)
-    rejection = _send_version(core, payload, envelope_fields(metadata))
+    fields = envelope_fields(metadata)
+    rejection = _send_version(core, payload, fields)
+    detail = ""
+    if rejection == "unknown_snapshot":  # the processor does not keep its content, which is still in the log
+        found, detail = _find_older(core, to)
+        if found is not None:
+            rejection = _send_version(core, payload._replace(state_json=found), fields)
     if rejection is None:
         return core.view.version
-    detail = ""
-    if rejection == "unknown_snapshot":
-        detail = (
-            f"the session keeps no snapshot {to}: it keeps the last {CHECKPOINTS_KEPT} that snapshot() has recorded, "
-            "and the head of the chain"
-        )
     raise _rejected(core, "session_rolled_back", rejection, base, detail)
+
+
+def _find_older(core: SessionCore, snapshot_id: str) -> tuple[str | None, str]:
+    """Return the content of any snapshot of the session, or None and what is kept, for people."""
+    kept = (
+        f"the processor keeps the last {CHECKPOINTS_KEPT} that snapshot() has recorded, and the head of the chain; the "
+        "content of older ones is folded from the session's events, as long as Kafka has them"
+    )
+    runs = core.services.runs
+    try:
+        found = None if runs is None else runs.fetch_snapshot(core.session_id, snapshot_id, PAST_S)
+    except SessionLost as lost:
+        return None, f"the events up to snapshot {snapshot_id} are gone ({lost}): {kept}"
+    if found is None:
+        return None, f"the session has no snapshot {snapshot_id}: {kept}"
+    return found.state_json, f"snapshot {snapshot_id} is too old: {kept}"

@@ -419,6 +419,13 @@ class JudgedLog:
         ids = [given_session_id(tenant_id, session).session_id for tenant_id in tenant_ids or ("",)]
         return next((each for each in ids if each in self._keys), ids[0])
 
+    def entries_of(self, session_id: str) -> list[LogEntry]:
+        """Return the entries of a session's log, in order. Raises `SessionLost`."""
+        key = self._keys.get(session_id)
+        if key is None:
+            raise SessionLost(f"session {session_id} is not known")
+        return [entry for entry in self.entries if entry.key == key]
+
     def find_row(self, session_id: str) -> SessionState:
         """Return the row of a session. Raises `SessionLost`."""
         key = self._keys.get(session_id)

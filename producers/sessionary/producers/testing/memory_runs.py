@@ -22,6 +22,7 @@ from sessionary.producers.run_ports import (
     RunAtWork,
     RunView,
     SharedView,
+    SnapshotView,
     StateStream,
     StepView,
 )
@@ -35,6 +36,7 @@ from sessionary.schemas.records import (
     FinishedRun,
     MessageState,
     RunState,
+    SessionState,
     StepState,
     TimedStep,
     ToolCallState,
@@ -241,6 +243,21 @@ class MemoryRuns:
                 for saved in row.saved
             ]
             return sorted(found, key=lambda each: each.at_ms)
+
+    def fetch_snapshot(self, session_id: str, snapshot_id: str, timeout_s: float) -> SnapshotView | None:
+        """Return any snapshot of a session; None if it has no such one."""
+        from sessionary.producers.replay.record import fold_entry
+
+        with self._ask_log() as log:
+            entries = log.entries_of(session_id)
+        past = InMemoryTransport(1, now_ms=entries[0].at_ms)
+        for entry in entries:
+            fold_entry(past, entry, session_id=session_id, has_times=False)
+            row = past.core.judge.find_row(0, entry.key or b"")
+            if isinstance(row, SessionState) and row.snapshot.snapshot_id == snapshot_id:
+                contents = row.snapshot.state_json, row.state_schema_version, row.data_classes, row.user_id
+                return SnapshotView(snapshot_id, *contents)
+        return None
 
     def fetch_messages(
         self, session_id: str, last: int, after: LogPosition | None, timeout_s: float

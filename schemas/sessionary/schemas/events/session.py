@@ -277,19 +277,21 @@ class TxnRolledBack(NamedTuple):
 class SessionRolledBack(NamedTuple):
     """The content of an older snapshot becomes the session's, as a new version.
 
-    The processor takes the content from its own record of the snapshot.
+    The processor takes the content from its own record of the snapshot, if it keeps that.
 
     Attributes:
         snapshot_id: The snapshot.
         base_version: The version that the agent leaves; rejected if it is not the current one.
         new_version: `base_version` + 1.
         reason: Why, for people.
+        state_json: Content of the snapshot, for one whose content the processor no longer keeps.
     """
 
     snapshot_id: str
     base_version: int
     new_version: int
     reason: str | None = None
+    state_json: str | None = None
 
 
 class ResourcesReleased(NamedTuple):

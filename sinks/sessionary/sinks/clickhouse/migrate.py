@@ -19,6 +19,7 @@ from clickhouse_connect.driver.client import Client
 
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse.connection import connect, query_rows, run_statement
+from sessionary.sinks.core.first_judged import fill_first_judged
 from sessionary.sinks.core.outcomes import fill_outcomes
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import RetentionSettings
@@ -119,7 +120,8 @@ def shipped_schema() -> Schema:
     """Return this release's schema. Raises `graphlib.CycleError` if views use each other."""
     migrations = shipped_migrations()
     between = {f"{_BETWEEN}{name}": fill_outcomes(sql) for name, sql in _read_files("views/between").items()}
-    views = order_views(_read_files("views") | between, migrations[-1].checksum)
+    texts = {name: fill_first_judged(sql) for name, sql in (_read_files("views") | between).items()}
+    views = order_views(texts, migrations[-1].checksum)
     return Schema(version("sessionary"), tuple(migrations), views)
 
 

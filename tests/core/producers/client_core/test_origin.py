@@ -49,6 +49,28 @@ def test_a_session_starts_with_the_context_of_the_last_snapshot_of_another_one(b
     assert memory.rejections() == []
 
 
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_a_session_starts_from_any_snapshot_of_another_one(is_archived: bool) -> None:
+    client, memory = memory_client()
+    with client:
+        with client.session(user_id="u1", data_classes=["personal"]) as session:
+            session.update_state(NOTES)
+            older = session.snapshot()
+            session.update_state({"notes": []})
+            session.snapshot()
+        if is_archived:
+            memory.advance(30 * 86_400)
+            with pytest.raises(SessionLost, match="name a snapshot in from_snapshot"):
+                client.session(user_id="u1", from_session=session.session_id)
+        with client.session(user_id="u1", from_session=session.session_id, from_snapshot=older) as second:
+            assert second.state == NOTES
+        created = creation(memory, second)
+        assert created.restored_from_snapshot_id == created.snapshot.parent_snapshot_id == older
+        assert memory.view_session(second).data_classes == ("personal",)
+        with pytest.raises(Invalid, match="serves another user"):
+            client.session(user_id="u2", from_session=session.session_id, from_snapshot=older)
+
+
 def test_an_asynchronous_session_starts_from_another_one() -> None:
     client, memory = memory_client()
 
@@ -75,7 +97,8 @@ def test_what_no_session_can_start_from_is_an_error_and_nothing_is_sent() -> Non
             (Invalid, "is of tenant other", {"from_session": theirs}),
             (SessionLost, "which the tenant does not have", {"from_session": "thread-of-another"}),
             (Invalid, "serves another user", {"from_session": first, "user_id": "u2"}),
-            (Invalid, f"snap_0 is not the last one.*{snapshot_id}", {"from_session": first, "from_snapshot": "snap_0"}),
+            (Invalid, "has no snapshot snap_0: name one", {"from_session": first, "from_snapshot": "snap_0"}),
+            (SessionLost, "its events have left Kafka", {"from_session": "unknown", "from_snapshot": snapshot_id}),
             (Invalid, "name its session in from_session", {"from_snapshot": snapshot_id}),
             (Invalid, "two contents", {"from_session": first, "state": {}}),
             (Invalid, "give one of them", {"from_session": first, "parent": theirs.session_id}),

@@ -10,7 +10,7 @@ import pytest
 
 from sessionary.producers import AsyncSessionClient, Invalid, NotAllowed, Rejected, Session, VersionConflict
 from sessionary.producers.testing import memory_client
-from sessionary.schemas.events import StateUpdated, TxnBegun, TxnCommitted, TxnRolledBack
+from sessionary.schemas.events import SessionRolledBack, StateUpdated, TxnBegun, TxnCommitted, TxnRolledBack
 from sessionary.schemas.limits import TRANSACTION_MS, TRANSACTIONS_MAX
 from sessionary.schemas.records import SessionState
 
@@ -231,8 +231,30 @@ def test_the_head_of_the_chain_is_a_target_too(stage: Stage) -> None:
     assert stage.committed() == {"balance": 10, "tags": ["a"]}
 
 
+def test_a_rollback_reaches_any_older_snapshot(stage: Stage) -> None:
+    """The content of the last 16 is kept; that of an older one is folded from the log."""
+    oldest = stage.session.snapshot()
+    for number in range(20):
+        stage.session.update_state({"balance": number})
+        stage.session.snapshot()
+    assert stage.session.rollback(oldest, reason="a mistake") == 22
+    assert stage.committed() == stage.session.state == {"balance": 10, "tags": ["a"]}
+    record = [each for each in stage.memory.audit() if each.kind == "rollback"][-1]
+    assert (record.version, record.snapshot_id) == (22, oldest)
+    assert record.reason.endswith(f"snapshot {oldest}, which its owner has brought: a mistake")
+
+
+def test_a_content_that_is_brought_is_that_of_a_snapshot_of_the_session(stage: Stage) -> None:
+    stage.session.emit(SessionRolledBack("snap_nowhere", 1, 2, None, '{"balance":99}'))
+    assert [each.reason for each in stage.memory.rejections()] == ["unknown_snapshot"]
+    assert stage.row.version == 1
+    before = stage.session.snapshot()
+    stage.session.emit(SessionRolledBack(before, 1, 2, None, '{"balance":99}'))
+    assert stage.committed() == {"balance": 10, "tags": ["a"]}  # of what it keeps the processor takes its own
+
+
 def test_an_unknown_target_changes_nothing(stage: Stage) -> None:
-    with pytest.raises(Rejected, match="keeps no snapshot snap_nowhere: it keeps the last 16"):
+    with pytest.raises(Rejected, match="has no snapshot snap_nowhere: the processor keeps the last 16"):
         stage.session.rollback("snap_nowhere")
     assert stage.row.version == 1
 

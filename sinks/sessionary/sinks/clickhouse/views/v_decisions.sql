@@ -22,19 +22,7 @@ FROM
 (
     SELECT
         *,
-        (source_partition, source_offset, appended_at) NOT IN
-            (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected) AS is_kept,
-        countIf(is_kept OR (source_partition, source_offset, appended_at, tenant_id, session_id) IN
-        (
-            SELECT
-                source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC'), toString(tenant_id),
-                toString(session_id)
-            FROM {database}.rejected
-            WHERE tenant_id IS NOT NULL AND session_id IS NOT NULL AND reason NOT IN ('unknown_session',
-                'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
-        ))
-            OVER (PARTITION BY tenant_id, session_id, producer_id, producer_seq ORDER BY source_offset
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
+        {is_first_judged} AS is_judged
     FROM {database}.history FINAL
     WHERE event_type = 'llm_decision' AND decode_error = ''
 ) AS d
@@ -46,18 +34,22 @@ LEFT JOIN
     FROM
     (
         SELECT
-            tenant_id, session_id, assumeNotNull(causation_id) AS cause_id,
-            JSONExtractString(payload_json, 'tool_call_id') AS call_id,
+            tenant_id, session_id, cause_id, JSONExtractString(payload_json, 'tool_call_id') AS call_id,
             any(JSONExtractString(payload_json, 'tool_name')) AS tool_name, min(source_offset) AS place
-        FROM {database}.history
-        WHERE event_type = 'tool_call_started' AND decode_error = '' AND causation_id IS NOT NULL AND payload_json != ''
-            AND (source_partition, source_offset, appended_at) NOT IN
-                (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected)
+        FROM
+        (
+            SELECT
+                tenant_id, session_id, assumeNotNull(causation_id) AS cause_id, payload_json, source_offset,
+                {is_first_judged} AS is_judged
+            FROM {database}.history
+            WHERE event_type = 'tool_call_started' AND decode_error = '' AND causation_id IS NOT NULL AND payload_json != ''
+        )
+        WHERE is_judged
         GROUP BY tenant_id, session_id, cause_id, call_id
     )
     GROUP BY tenant_id, session_id, cause_id
 ) AS c ON c.tenant_id = d.tenant_id AND c.session_id = d.session_id AND c.cause_id = d.event_id
-WHERE d.is_kept AND d.deliveries_before = 0
+WHERE d.is_judged
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_decisions

@@ -19,19 +19,7 @@ FROM
             JSONExtractString(payload_json, 'uri') AS uri, JSONExtractString(payload_json, 'kind') AS operation,
             occurred_at, ifNull(causation_id, '') AS cause_id, agent_id, toString(service_id) AS service_id, user_id,
             source_partition, source_offset,
-            (source_partition, source_offset, appended_at) NOT IN
-                (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected) AS is_kept,
-            countIf(is_kept OR (source_partition, source_offset, appended_at, tenant_id, session_id) IN
-            (
-                SELECT
-                    source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC'), toString(tenant_id),
-                    toString(session_id)
-                FROM {database}.rejected
-                WHERE tenant_id IS NOT NULL AND session_id IS NOT NULL AND reason NOT IN ('unknown_session',
-                    'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
-            ))
-                OVER (PARTITION BY tenant_id, session_id, producer_id, producer_seq ORDER BY source_offset
-                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
+            {is_first_judged} AS is_judged
         FROM {database}.history FINAL
         WHERE event_type = 'session_activity' AND decode_error = '' AND uri != ''
     ) AS a
@@ -42,7 +30,7 @@ FROM
         WHERE event_type = 'tool_call_started' AND decode_error = ''
         GROUP BY tenant_id, session_id, event_id
     ) AS c ON c.tenant_id = a.tenant_id AND c.session_id = a.session_id AND c.event_id = a.cause_id
-    WHERE a.is_kept AND a.deliveries_before = 0
+    WHERE a.is_judged
     UNION ALL
     SELECT
         toDateTime64(time, 6, 'UTC'), tenant_id, session_id, run_id, step_id, JSONExtractString(payload_json, 'uri'),

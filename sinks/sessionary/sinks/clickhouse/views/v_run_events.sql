@@ -1,11 +1,8 @@
 -- Runs, steps, tool calls and artifacts, from their events and the audit trail. The view has events of the last 90 days
 -- (30 for tool calls), and a setting changes the 90 days.
 --
--- Each event that was judged and not rejected counts once. A late rejection counts too: rejections are looked up when
--- the view is read. The first judged delivery of an event counts: a later one, after an applied or rejected one, is a
--- duplicate without a record. The rejections that are listed by name left the number free for a later delivery, as do
--- those of another session, whose record only claims to belong to this one. A replayed event that filled its gap was
--- applied to its session, and to no run.
+-- Each event that was judged and not rejected counts once. A replayed event that filled its gap was applied to its
+-- session, and to no run.
 CREATE OR REPLACE VIEW {database}.v_run_events AS
 SELECT
     appended_at AS time, tenant_id, session_id, run_id,
@@ -24,22 +21,10 @@ FROM
     (
         SELECT
             *,
-            (source_partition, source_offset, appended_at) NOT IN
-                (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected) AS is_kept,
-            countIf(is_kept OR (source_partition, source_offset, appended_at, tenant_id, session_id) IN
-            (
-                SELECT
-                    source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC'), toString(tenant_id),
-                    toString(session_id)
-                FROM {database}.rejected
-                WHERE tenant_id IS NOT NULL AND session_id IS NOT NULL AND reason NOT IN ('unknown_session',
-                    'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
-            ))
-                OVER (PARTITION BY tenant_id, session_id, producer_id, producer_seq ORDER BY source_offset
-                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
+            {is_first_judged} AS is_judged
         FROM {database}.run_events FINAL
     )
-    WHERE is_kept AND deliveries_before = 0
+    WHERE is_judged
         AND NOT (is_replay AND (tenant_id, session_id, source_partition, source_offset) IN
             (SELECT tenant_id, session_id, source_partition, source_offset FROM {database}.audit WHERE kind = 'gap_filled'))
 )

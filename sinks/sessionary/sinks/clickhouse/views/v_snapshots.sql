@@ -40,25 +40,12 @@ FROM
                 value_size AS stored_bytes, ifNull(server_version, '') AS envelope_server,
                 ifNull(protocol_version, '') AS envelope_protocol,
                 JSONExtractRaw(payload_json, 'snapshot') AS snapshot,
-                (source_partition, source_offset, appended_at) NOT IN
-                    (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected)
-                    AS is_kept,
-                countIf(is_kept OR (source_partition, source_offset, appended_at, tenant_id, session_id) IN
-                (
-                    SELECT
-                        source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC'), toString(tenant_id),
-                        toString(session_id)
-                    FROM {database}.rejected
-                    WHERE tenant_id IS NOT NULL AND session_id IS NOT NULL AND reason NOT IN ('unknown_session',
-                        'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
-                ))
-                    OVER (PARTITION BY tenant_id, session_id, producer_id, producer_seq ORDER BY source_offset
-                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
+                {is_first_judged} AS is_judged
             FROM {database}.history FINAL
             WHERE event_type IN ('session_created', 'snapshot_created', 'session_paused', 'session_terminated')
                 AND decode_error = ''
         )
-        WHERE is_kept AND deliveries_before = 0 AND snapshot NOT IN ('', 'null')
+        WHERE is_judged AND snapshot NOT IN ('', 'null')
             AND (event_type NOT IN ('session_paused', 'session_terminated')
                 OR (tenant_id, session_id, JSONExtractString(snapshot, 'snapshot_id')) IN
                     (SELECT toString(tenant_id), session_id, assumeNotNull(snapshot_id)

@@ -12,11 +12,10 @@ FROM
     SELECT
         *, JSONExtractString(payload_json, 'tool_call_id') AS call_id, JSONExtractString(payload_json, 'tool_name') AS tool,
         (tenant_id, session_id, ifNull(causation_id, '')) IN
-            (SELECT tenant_id, session_id, decision_id FROM {database}.v_decisions) AS is_decided
+            (SELECT tenant_id, session_id, decision_id FROM {database}.v_decisions) AS is_decided,
+        {is_first_judged} AS is_judged
     FROM {database}.history
     WHERE event_type = 'tool_call_started' AND decode_error = '' AND JSONExtractBool(payload_json, 'side_effect')
-        AND (source_partition, source_offset, appended_at) NOT IN
-            (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected)
 ) AS h
 INNER JOIN
 (
@@ -25,6 +24,7 @@ INNER JOIN
     WHERE event_type != 'heartbeat' AND hasAny(data_classes, ['financial', 'medical', 'legal'])
     GROUP BY tenant_id, session_id
 ) AS s USING (tenant_id, session_id)
+WHERE h.is_judged
 GROUP BY tenant_id, session_id, call_id
 HAVING countIf(h.is_decided) = 0;
 

@@ -59,6 +59,7 @@ from sessionary.stream_processors.core.session.facts import (
     WorkDone,
 )
 from sessionary.stream_processors.core.session.people import is_by_operator
+from sessionary.stream_processors.core.session.snapshots import is_snapshot_known
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, PHASES, WORK
 
 STATE_BYTES_MAX: Final = VALUE_BYTES_MAX
@@ -108,16 +109,24 @@ def _update_content(state: SessionState, payload: StateUpdated, now_ms: int) -> 
 
 
 def roll_back(state: SessionState, event: Event, arrival: SessionArrival) -> ContentRestored | Objection:
-    """Make the content of an older snapshot, which the processor has kept, the session's."""
+    """Make the content of an older snapshot the session's.
+
+    The processor takes it from its own record. Of a snapshot that it only knows, the owner brings
+    the content.
+    """
     payload, row = event.payload, arrival.child
     assert isinstance(payload, SessionRolledBack)
     assert row is None or isinstance(row, CheckpointState)
     if objection := _object_to_version(state, payload.base_version, payload.new_version):
         return objection
-    text = find_snapshot(state, row, payload.snapshot_id)
+    text, source = find_snapshot(state, row, payload.snapshot_id), ""
+    if text is None and is_snapshot_known(state, payload.snapshot_id):
+        text, source = payload.state_json, ", which its owner has brought"
     if text is None:
         return Objection("unknown_snapshot", f"snapshot {payload.snapshot_id} is none of the session's last ones")
-    reason = f"version {payload.new_version} has the content of snapshot {payload.snapshot_id}"
+    if len(text.encode()) > STATE_BYTES_MAX:
+        return Objection("state_too_large", f"a state above {STATE_BYTES_MAX} bytes goes by reference")
+    reason = f"version {payload.new_version} has the content of snapshot {payload.snapshot_id}{source}"
     if payload.reason:
         reason += f": {payload.reason}"
     return ContentRestored(ContentUpdated(payload.new_version, text, arrival.now_ms), payload.snapshot_id, reason)

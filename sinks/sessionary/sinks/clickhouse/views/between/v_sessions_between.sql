@@ -67,11 +67,12 @@ LEFT JOIN
         groupUniqArrayIf((event_id, tokens_in, tokens_out, model_cost_usd_nanos, tool_cost_usd_nanos),
             is_accepted AND NOT is_repeated_rejection AND event_type = 'usage_recorded') AS calls,
         argMaxIf(JSONExtractString(payload_json, 'tool_name'), source_offset,
-            is_accepted AND NOT is_repeated_rejection AND event_type = 'tool_call_started') AS last_tool,
+            is_accepted AND NOT is_repeated_rejection AND NOT is_repeated AND event_type = 'tool_call_started') AS last_tool,
         argMaxIf(if(event_type = 'tool_call_failed',
             concat('failed: ', JSONExtractString(payload_json, 'error', 'code'), ': ', JSONExtractString(payload_json, 'error', 'message')),
             JSONExtractString(payload_json, 'result_json')), source_offset,
-            is_accepted AND NOT is_repeated_rejection AND event_type IN ('tool_call_succeeded', 'tool_call_failed')) AS last_result
+            is_accepted AND NOT is_repeated_rejection AND NOT is_repeated
+                AND event_type IN ('tool_call_succeeded', 'tool_call_failed')) AS last_result
     FROM
     (
         SELECT
@@ -97,7 +98,24 @@ LEFT JOIN
                     AND reason NOT IN ('undecodable', 'unknown_schema', 'unknown_event_type', 'bad_key', 'key_mismatch',
                     'foreign_tenant', 'wrong_partition', 'unknown_session', 'session_archived', 'late_filler',
                     'too_many_producers', 'producer_conflict', 'bad_row', 'internal_error', 'skipped')
-            ) AS is_repeated_rejection
+            ) AS is_repeated_rejection,
+            event_type IN ('tool_call_started', 'tool_call_succeeded', 'tool_call_failed')
+                AND (tenant_id, session_id, event_id, source_offset) IN
+            (
+                SELECT
+                    toString(tenant_id), toString(session_id), toString(event_id),
+                    arrayJoin(arrayPopFront(arraySort(groupUniqArray(source_offset))))
+                FROM {database}.history
+                WHERE event_type IN ('tool_call_started', 'tool_call_succeeded', 'tool_call_failed') AND decode_error = ''
+                    AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
+                    AND (source_partition, source_offset, appended_at) NOT IN
+                    (
+                        SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC')
+                        FROM {database}.rejected
+                        WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
+                    )
+                GROUP BY tenant_id, session_id, event_id
+            ) AS is_repeated
         FROM {database}.history FINAL
         WHERE session_id != '' AND decode_error = ''
             AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
