@@ -179,7 +179,8 @@ tenant's services.
 | no task | the event refers to the current task | |
 
 Each task of an agent is done once: an event that begins or completes it again is `task_done`. Each
-applied event makes a snapshot of the agent's state: `to_snapshot_id`, or else the event's id. A
+applied event makes a snapshot of the agent's state: `to_snapshot_id`, or else `snap_` and the
+first 12 digits of the SHA-256 of the event's id. A
 given `from_snapshot_id` must be the agent's last snapshot (`broken_chain`). A result of at most
 {RESULT_CHARACTERS_MAX:,} characters is shared under `shared_key`, by default the agent's id, `_` and the task.
 `context_synced` notes the giver's snapshot in the taker's row. Both events may come from the

@@ -1,8 +1,10 @@
 """The oracle's model of the agents of a session: what their events make of them."""
 
+import hashlib
 import re
 
 from tests.auditor.decoding import Rejection, Row
+from tests.auditor.snapshot_model import check_id
 
 AGENT_TYPES = ("agent_registered", "agent_task_updated", "context_synced")
 # What only the owning service and those of registered agents may send.
@@ -44,6 +46,8 @@ def next_agent(agent: Row | None, row: Row, kind: str, envelope: Row, fields: Ro
         raise Rejection("not_member")
     if fields["from_snapshot_id"] not in (None, agent["snapshot_id"]):
         raise Rejection("broken_chain")
+    snapshot_id = _made_by(envelope) if fields["to_snapshot_id"] is None else fields["to_snapshot_id"]
+    check_id(snapshot_id)
     result, artifact = fields.get("result_json"), fields.get("artifact_id")
     if result is not None and len(result) > RESULT_MAX:
         raise Rejection("invalid_value")
@@ -68,12 +72,16 @@ def next_agent(agent: Row | None, row: Row, kind: str, envelope: Row, fields: Ro
         shared[key] = (task, count, now, result, artifact)
     return agent | {
         "updated_at": now,
-        "snapshot_id": fields["to_snapshot_id"] if fields["to_snapshot_id"] is not None else envelope["event_id"],
+        "snapshot_id": snapshot_id,
         "shared_seen": count,
         "current_task": current,
         "completed_tasks": done,
         "shared": shared,
     }
+
+
+def _made_by(envelope: Row) -> str:
+    return f"snap_{hashlib.sha256(envelope['event_id'].encode()).hexdigest()[:12]}"
 
 
 def _registered(agent: Row | None, row: Row, name: str, envelope: Row, fields: Row, now: int) -> Row:
@@ -98,7 +106,7 @@ def _registered(agent: Row | None, row: Row, name: str, envelope: Row, fields: R
         "service_id": service,
         "registered_at": now,
         "updated_at": now,
-        "snapshot_id": envelope["event_id"],
+        "snapshot_id": _made_by(envelope),
         "shared_seen": row["shared_results"],
         "current_task": None,
         "completed_tasks": [],

@@ -33,7 +33,7 @@ from tests.auditor.rules import (
     is_out_of_bounds,
 )
 from tests.auditor.run_model import OWN_TYPES
-from tests.auditor.snapshot_model import unfold
+from tests.auditor.snapshot_model import check_id, unfold
 from tests.auditor.turn_model import is_waiting, move_phase
 
 
@@ -234,6 +234,7 @@ class PartitionOracle(PauseModel):
         if min(limits.values()) <= 0 or (odd and not given["override"]):
             raise Rejection("invalid_limits")
         first = fields["snapshot"]
+        check_id(first["snapshot_id"])
         own_parent = first["parent_snapshot_id"] in (None, fields["restored_from_snapshot_id"])
         if not own_parent:
             raise Rejection("broken_chain")

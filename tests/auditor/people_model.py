@@ -1,13 +1,9 @@
 """What people do to sessions, for the oracle: operators' pauses, questions and answers."""
 
-import hashlib
-import uuid
 from typing import Any
 
 from tests.auditor.decoding import Rejection, Row
 from tests.auditor.snapshot_model import digest, follow_head
-
-_URN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
 
 
 def by_operator(fields: Row) -> bool:
@@ -25,10 +21,12 @@ def head_for_operator(row: Row) -> None:
     whole = row["whole"]
     if (whole["state_json"], whole["schema_version"]) == (row["state_json"], row["state_schema"]):
         return
-    parts = (row["tenant"], row["session"], "snapshot", row["head"], str(row["version"]))
+    number, used = int(row["head"][5:], 16), {row["head"], *row["snapshot_ids"]}
+    while f"snap_{number:012x}" in used:
+        number = (number - 1) % 2**48
     made = {
         **whole,
-        "snapshot_id": f"snap_{_name_hash(':'.join(parts)).hex()[-12:]}",
+        "snapshot_id": f"snap_{number:012x}",
         "parent_snapshot_id": row["head"],
         "schema_version": row["state_schema"],
         "state_json": row["state_json"],
@@ -37,10 +35,6 @@ def head_for_operator(row: Row) -> None:
         "content_bytes": 0,
     }
     follow_head(row, {**made, "content_hash": digest(made)})
-
-
-def _name_hash(name: str) -> bytes:
-    return hashlib.sha1(_URN.bytes + name.encode(), usedforsecurity=False).digest()[:16]
 
 
 def ask_question(row: Row, envelope: Row, fields: Row) -> None:

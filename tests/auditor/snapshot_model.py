@@ -3,11 +3,11 @@
 import gzip
 import hashlib
 import json
+import re
 from typing import Any
 
 from tests.auditor.decoding import Rejection, Row
 
-KEPT = 1_024
 _TOLD = ("context", "conversation_id", "turn", "messages", "total_tokens", "tool", "resources", "metadata")
 
 
@@ -16,14 +16,21 @@ def accept_snapshot(row: Row, snapshot: Row) -> None:
     head = row["head"]
     if snapshot["parent_snapshot_id"] != head:
         raise Rejection("broken_chain")
+    check_id(snapshot["snapshot_id"])
     if snapshot["snapshot_id"] in (head, *row["snapshot_ids"]):
         raise Rejection("snapshot_exists")
     follow_head(row, unfold(snapshot, row["whole"]))
 
 
+def check_id(snapshot_id: str) -> None:
+    """Raise `Rejection` unless an id is one of a snapshot."""
+    if re.fullmatch("snap_[0-9a-f]{12}", snapshot_id) is None:
+        raise Rejection("invalid_value")
+
+
 def follow_head(row: Row, whole: Row) -> None:
     """Let a whole snapshot follow the head."""
-    row["snapshot_ids"] = [*row["snapshot_ids"], row["head"]][-KEPT:]
+    row["snapshot_ids"] = [*row["snapshot_ids"], row["head"]]
     row["head"], row["whole"] = whole["snapshot_id"], whole
 
 

@@ -28,7 +28,9 @@ class PastRig(FoldRig):
         """Return the state of an agent's session at a point."""
         return self.read(agent.key, 0, point, self.fold.position)
 
-    def read(self, session: SessionKey, partition: int, point: Point, end: Position) -> PastState:
+    def read(
+        self, session: SessionKey, partition: int, point: Point, end: Position, begun_ms: int | None = None
+    ) -> PastState:
         """Read as `PastReader.state_at` does, from what is kept."""
         state = self.fold
         past = PastLog(self.log, self.trail, end, state.settings, state.judge, state.decoder)

@@ -26,7 +26,7 @@ from tests.core.run_moves import (
     draw_run_event,
     draw_run_marks,
 )
-from tests.support.event_factory import EventFactory, snapshot
+from tests.support.event_factory import EventFactory, snapshot, snapshot_id
 
 SHORT = Limits(
     idle_ms=40_000,
@@ -60,7 +60,7 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "session_phase_changed": {"phase": PHASES.split()},
     "session_start_failed": {"reason": ["UNKNOWN", "invalid_config", "connection_failed", "init_timeout"]},
     "session_paused": {"snapshot": [snapshot("paused"), snapshot("paused"), None]},
-    "session_resumed": {"snapshot_id": [None, None, "paused", "first", "nowhere"]},
+    "session_resumed": {"snapshot_id": [None, None, *map(snapshot_id, ("paused", "first", "nowhere"))]},
     "session_errored": {"error": ERRORS},
     "session_terminated": {"reason": ENDS.split()},
     "snapshot_created": {"snapshot": [snapshot("x"), snapshot("paused")]},
@@ -95,7 +95,7 @@ NEXT_EVENTS: dict[str, list[Move]] = {
         *[(name, {}) for name in WORK],
     ],
     "Paused": [
-        ("session_resumed", {"snapshot_id": "paused"}),
+        ("session_resumed", {"snapshot_id": snapshot_id("paused")}),
         ("session_resumed", {}),
         ("session_terminated", {"reason": "cancelled"}),
         ("usage_recorded", {}),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sessionary.infra.cli.app import run as run_command
-from sessionary.producers import SessionClient
+from sessionary.producers import SessionClient, tool
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig, started_pipeline
 from tests.integration.sink_rig import settings_for, sink_in_thread
@@ -45,9 +45,10 @@ def held_now(pipeline: PipelineRig, session_id: str) -> dict[str, Any]:
 def work(pipeline: PipelineRig, client: SessionClient, n: int) -> tuple[str, list[dict[str, Any]]]:
     """Work in a session; return its id and the states that its owner held on the way."""
     held: list[dict[str, Any]] = []
-    with client.create(user_id="ann", state={"n": n}).start() as session:
+    with client.create(user_id="ann", state={"n": n}, snapshots=True).start() as session:
         for step in range(2):
             session.message("user", f"step {step} of {n}")
+            search(n)
             session.update_state({"n": n, "step": step})
             session.sync()
             held.append(held_now(pipeline, session.session_id))
@@ -57,6 +58,11 @@ def work(pipeline: PipelineRig, client: SessionClient, n: int) -> tuple[str, lis
         session.resume()
         session.sync()
         return session.session_id, held
+
+
+@tool(effect="read")
+def search(number: int) -> list[str]:
+    return [f"found {number}"]
 
 
 def command(*arguments: str) -> list[dict[str, Any]]:
@@ -113,6 +119,17 @@ def test_after_kill_9_every_source_tells_the_states_that_the_processor_held(
     assert changed["session.state_json"] == (f'{{"n":{n},"step":0}}', f'{{"n":{n},"step":1}}')
     assert changed["session.version"] == (2, 3)
     assert changed["MessageState[2].content"] == (None, f"step 1 of {n}")
+    chain = command("snapshots", session_id)
+    ids = [line["snapshot_id"] for line in chain]
+    assert [line["side"] for line in chain] == ["", *["before", "succeeded"] * 2, "", ""]
+    assert [line["parent_snapshot_id"] for line in chain] == ["", *ids[:-1]]
+    assert [line["snapshot"]["snapshot_id"] for line in chain] == ids
+    assert "delta" in {line["encoding"] for line in chain}
+    assert {line["snapshot"]["encoding"] for line in chain} == {"full"}
+    steps = [json.loads(line["snapshot"]["state_json"]).get("step") for line in chain]
+    assert steps == [None, None, None, 0, 0, 1, 1]
+    paused_there = held[-1]["row"]["snapshot"]
+    assert {**chain[5]["snapshot"], "body": None} == paused_there
     monkeypatch.setenv("SESSIONARY_CONTROL_URL", pipeline.control_url)
     (told,) = command("at", session_id, "--offset", str(held[0]["position"]["offset"]))
     assert told["source"] == "memory"

@@ -56,7 +56,10 @@ NO_KAFKA = {
     # They look into the spool's folder.
     *("spool list", "spool verify"),
     # They ask ClickHouse, or the control API.
-    *(f"session {verb}" for verb in ("list", "show", "timeline", "why", "follow", "at", "diff", "conversation")),
+    *(
+        f"session {verb}"
+        for verb in ("list", "show", "timeline", "why", "follow", "at", "diff", "snapshots", "conversation")
+    ),
     *(f"session {verb}" for verb in ("pause", "resume", "cancel", "ask-again", "claim", "move", "moves", "drain")),
     *("question list", "question approve", "question deny"),
     *("run list", "run show", "run resume", "run compare"),

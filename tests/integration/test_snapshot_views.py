@@ -1,20 +1,23 @@
 """Snapshots in ClickHouse: the chain of a session, and what is stored of each."""
 
 import json
+import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.producers import tool
-from sessionary.producers.testing import memory_client
+from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import snapshot_hash
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.snapshots import read_chain, stored_snapshot, whole_snapshot
-from sessionary.schemas.types import AccessedResource, Snapshot, SnapshotMessage, ToolExecution
+from sessionary.schemas.types import AccessedResource, DataClass, Snapshot, SnapshotMessage, ToolExecution
+from tests.support.aged_rows import AgedRows
 from tests.support.clickhouse_rows import insert_block
 from tests.support.event_factory import EventFactory
 from tests.support.memory_rows import insert_memory
@@ -65,6 +68,90 @@ def test_the_chain_of_a_session_is_walked_in_2n_plus_1_steps(tables: ClickHouseS
     chain = read_chain(stored_snapshots(database, session.session_id), rows[-1]["snapshot_id"])
     assert len(chain) == 2 * n + 2
     assert json.loads(chain[-1].state_json) == state
+
+
+def test_one_select_has_the_chain_over_a_time_out_and_a_resume(tables: ClickHouseSettings) -> None:
+    """R-003-42: root first, by the parents; and each content again, from what ClickHouse has."""
+    client, memory = memory_client()
+    state = {"number": 0, "text": [f"line {number}" for number in range(200)]}
+
+    @tool(effect="read")
+    def slow(number: int) -> int:
+        if number == 2:
+            memory.silence(session)
+            memory.advance(100)
+            memory.silence(session, silent=False)
+        return number
+
+    with client, client.session(user_id="u", state=state, snapshots=True) as session:
+        held = []
+        for number in (1, 2, 3):
+            slow(number)
+            if memory.find_row(session).state == "Timeout":
+                session.resume()
+            session.update_state({**state, "number": number})
+            session.snapshot()
+            held.append(memory.find_row(session).snapshot)
+    insert_memory(tables, memory)
+    database = ClickHouseClient(tables)
+    rows = database.fetch_rows(
+        "SELECT snapshot_id, parent_snapshot_id, side, encoding FROM v_snapshots "
+        f"WHERE session_id = '{session.session_id}' ORDER BY number"
+    )
+    assert [row["side"] for row in rows] == ["", *["before", "succeeded", ""] * 3, ""]
+    ids = [row["snapshot_id"] for row in rows]
+    assert [row["parent_snapshot_id"] for row in rows] == ["", *ids[:-1]]
+    assert [row["encoding"] for row in rows].count("delta") > 5
+    chain = read_chain(stored_snapshots(database, session.session_id), ids[-1])
+    assert [each.snapshot_id for each in chain] == ids
+    assert [json.loads(each.state_json)["number"] for each in chain] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    assert [each._replace(content_bytes=0) for each in chain[3::3]] == [each._replace(content_bytes=0) for each in held]
+
+
+@pytest.mark.parametrize(("age_days", "classes"), [(29, ("personal",)), (360, ())])
+def test_a_snapshot_of_long_ago_is_retrievable_and_compressed(
+    tables: ClickHouseSettings, age_days: int, classes: Sequence[DataClass]
+) -> None:
+    """R-003-35, R-003-63: the stored form is compressed, and by how much is told."""
+    aged, rng = AgedRows(tables), random.Random(age_days)
+    begun_ms = int((time.time() - age_days * 86_400) * 1_000)
+    client, memory = memory_client(memory=InMemoryTransport(now_ms=begun_ms))
+    words = [rng.choice(("lag", "broker", "offset", "commit")) for _ in range(2_000)]
+    with client, client.session(user_id="u", state={"words": words}, data_classes=classes) as session:
+        session.snapshot(context=" ".join(words))
+        last = memory.find_row(session).snapshot
+    insert_memory(tables, memory)
+    aged.let_retention_pass()
+    stored = stored_snapshots(ClickHouseClient(tables), session.session_id)
+    chain = read_chain(stored, last.snapshot_id)
+    assert chain[-1]._replace(content_bytes=0) == last._replace(content_bytes=0)
+    (ratio,) = aged.fetch_values(
+        f"SELECT compression_ratio FROM v_snapshots WHERE snapshot_id = '{chain[0].snapshot_id}'"
+    )
+    assert ratio[0] > 3
+    database = tables.clickhouse_database
+    (on_disk,) = aged.fetch_values(
+        "SELECT sum(data_uncompressed_bytes) / sum(data_compressed_bytes) FROM system.parts "
+        f"WHERE database = '{database}' AND table = 'history' AND active"
+    )
+    assert on_disk[0] > 1
+
+
+def test_no_snapshot_is_left_once_personal_data_has_expired(tables: ClickHouseSettings) -> None:
+    aged = AgedRows(tables)
+    begun_ms = int((time.time() - 31 * 86_400) * 1_000)
+    client, memory = memory_client(memory=InMemoryTransport(now_ms=begun_ms))
+    with client, client.session(user_id="u", data_classes=("personal", "financial"), snapshots=True) as session:
+        search_papers("a")
+        session.pause("a break")
+        session.resume()
+    insert_memory(tables, memory)
+    ask = "SELECT event_type FROM v_snapshots ORDER BY number"
+    taken = ["session_created", "snapshot_created", "snapshot_created", "session_paused", "session_terminated"]
+    assert aged.fetch_values(ask) == [(event_type,) for event_type in taken]
+    aged.let_retention_pass()
+    assert aged.fetch_values("SELECT countIf(payload_json != '') AS told, count() > 9 AS kept FROM history") == [(0, 1)]
+    assert aged.fetch_values(ask) == []
 
 
 def test_the_sample_comes_back_without_a_loss(tables: ClickHouseSettings) -> None:

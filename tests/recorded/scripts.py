@@ -18,7 +18,7 @@ from tests.core.random_agents import BAD_KEYS, FIELDS, INVALID_ENVELOPES
 from tests.core.run_moves import AGENT_WAY, ARTIFACT_WAY, CALL_WAY, WORK
 from tests.recorded.actors import STEADY, TRACEPARENT, Actor, Headers, Script
 from tests.recorded.coverage import COUNT_MIN
-from tests.support.event_factory import TICK, snapshot
+from tests.support.event_factory import TICK, snapshot, snapshot_id
 
 COPIES = 28
 _CLASSES = (
@@ -146,8 +146,8 @@ def _pauses(actor: Actor, n: int) -> Script:
     actor.say("session_paused", kind=("manual", "review")[n % 2])
     actor.say("session_activity")  # illegal_transition
     actor.say("usage_recorded")
-    actor.say("session_resumed", snapshot_id="another")  # version_conflict
-    actor.resume("paused" if n % 2 else None)
+    actor.say("session_resumed", snapshot_id=snapshot_id("another"))  # version_conflict
+    actor.resume(snapshot_id("paused") if n % 2 else None)
     actor.say("session_activity", {"epoch": 1})  # stale_epoch
     actor.say("session_paused", kind="UNKNOWN", reason=None, snapshot=snapshot("paused again"))
     actor.say("session_terminated", reason="closed")  # invalid_reason
@@ -187,8 +187,10 @@ def _goes_back(actor: Actor, n: int) -> Script:
     actor.say("snapshot_created", snapshot=snapshot("kept"))
     actor.say("snapshot_created", snapshot=snapshot("kept"))  # snapshot_exists
     actor.say("state_updated")
-    actor.say("session_rolled_back", snapshot_id="another", base_version=2, new_version=3)  # unknown_snapshot
-    actor.say("session_rolled_back", snapshot_id="kept", base_version=2, new_version=3)
+    actor.say(
+        "session_rolled_back", snapshot_id=snapshot_id("another"), base_version=2, new_version=3
+    )  # unknown_snapshot
+    actor.say("session_rolled_back", snapshot_id=snapshot_id("kept"), base_version=2, new_version=3)
     actor.say("txn_begun", transaction_id="t1")
     actor.say("txn_begun", transaction_id="t2")
     actor.say("txn_committed", transaction_id="t1", base_version=3, new_version=4)
@@ -318,7 +320,7 @@ def _is_not_known(actor: Actor, n: int) -> Script:
         "session_created",
         limits=Limits(init_ms=1_000),
         parent_session_id="parent",
-        restored_from_snapshot_id="first",
+        restored_from_snapshot_id=snapshot_id("first"),
     )
     yield actor.asked()
 

@@ -34,7 +34,7 @@ from tests.simulation.test_clock_leaps import (
     ClockRig,
     Leap,
 )
-from tests.support.event_factory import TICK
+from tests.support.event_factory import TICK, snapshot_id
 
 LIMITS = Limits(
     model_ms=30_000,
@@ -68,7 +68,7 @@ class Scripted(Agent):
 
     def start(self) -> list[bytes]:
         created = self.events.event_bytes("session_created", limits=LIMITS)
-        self.events.head = "first"
+        self.events.head = snapshot_id("first")
         if self.name == "starts":
             return [created]
         phases = [self.events.event_bytes("session_phase_changed", phase=name) for name in ("validating", "connecting")]

@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.schemas.codec import Event, encode_event, encode_record
 from sessionary.schemas.events import PAYLOADS, Payload
-from sessionary.schemas.ids import SessionKey, derived_id, snapshot_hash
+from sessionary.schemas.ids import SessionKey, derived_id, event_snapshot_id, snapshot_hash, snapshot_number
 from sessionary.schemas.records import Tick
 from sessionary.schemas.types import CleanupAction, Envelope, ErrorInfo, Limits, Snapshot
 from tests.support.values import example
@@ -13,9 +13,19 @@ from tests.support.values import example
 TICK = encode_record(Tick("tests"))
 
 
+def snapshot_id(name: str) -> str:
+    """Return the id of the snapshot that tests call so; an id as it is."""
+    return name if snapshot_number(name) is not None else event_snapshot_id(name)
+
+
 def snapshot(name: str, state_json: str = "{}", parent: str | None = None, context: str | None = None) -> Snapshot:
-    """Return a snapshot; without a parent, an `EventFactory` lets it follow the last one."""
-    made = Snapshot(name, parent, 1, state_json, context, "", "full", "none")
+    """Return a snapshot; without a parent, an `EventFactory` lets it follow the last one.
+
+    Its id is `snapshot_id(name)`.
+    """
+    made = Snapshot(
+        snapshot_id(name), None if parent is None else snapshot_id(parent), 1, state_json, context, "", "full", "none"
+    )
     return made._replace(content_hash=snapshot_hash(made))
 
 
@@ -55,7 +65,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "persisting_at": None,
     },
     "txn_committed": {"base_version": 1, "new_version": 2, "state_json": '{"step": 1}'},
-    "session_rolled_back": {"snapshot_id": "first", "base_version": 1, "new_version": 2},
+    "session_rolled_back": {"snapshot_id": snapshot_id("first"), "base_version": 1, "new_version": 2},
     "run_completed": {"duration_ms": None},
     "run_resumed": {"reason": None},
     "run_failed": {"reason": None},
@@ -120,7 +130,7 @@ class EventFactory:
         self.key = SessionKey(tenant, derived_id(tenant, session))
         self.service, self.producer, self.seq, self.epoch = service, producer, 0, 1
         self.head: str | None = None  # of the session's chain of snapshots, as the agent knows it
-        self.taken = {"first"}  # names of snapshots
+        self.taken = {snapshot_id("first")}
 
     def envelope(self, event_type: str, **fields: Any) -> Envelope:
         """Return the next envelope; an explicit `producer_seq` does not advance the count."""
@@ -149,8 +159,8 @@ class EventFactory:
         payload: Any = payload_of(event_type, **fields)
         content = getattr(payload, "snapshot", None)
         if content is not None and content.parent_snapshot_id is None and event_type != "session_created":
-            name = content.snapshot_id  # a second one of a name has another id
-            unused = f"{name} {self.producer} {self.seq}" if name in self.taken else name
-            self.taken.add(name)
+            taken = content.snapshot_id  # a second one of a name has another id
+            unused = snapshot_id(f"{taken} {self.producer} {self.seq}") if taken in self.taken else taken
+            self.taken.add(taken)
             payload = payload._replace(snapshot=content._replace(snapshot_id=unused, parent_snapshot_id=self.head))
         return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload))

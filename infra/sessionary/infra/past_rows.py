@@ -20,7 +20,7 @@ from sessionary.schemas.records import AuditRecord, Position
 from sessionary.schemas.rules import newest_known
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.past import PastLog, PastState, Point, find_beginning, state_at
+from sessionary.stream_processors.core.past import PastLog, PastState, Point, find_beginning, states_at
 from sessionary.stream_processors.errors import PointUnknown, StateExpired
 from sessionary.stream_processors.runtime.job import partition_settings
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -62,8 +62,8 @@ class PastRows:
         """`settings`: those of the processors, with their signing keys."""
         self._source, self._settings = source, settings
 
-    def state_at(self, session: SessionKey, point: Point) -> tuple[PastState, int]:
-        """Return a session's state at a point, and its partition.
+    def states_at(self, session: SessionKey, points: Sequence[Point]) -> tuple[Sequence[PastState], int]:
+        """Return a session's states at some points, and its partition. The records are read once.
 
         Raises `PointUnknown`, and `StateExpired` if ClickHouse does not have all of its records,
         or if personal data in them has expired. Raises as `ClickHouseClient` does.
@@ -78,10 +78,11 @@ class PastRows:
         trail += map(_audit_of, self._source.fetch_rows(decisions, tenant="", session="", partition=partition))
         topic, end = self._find_log(session, begin)
         last = end.next_offset - 1
-        if point.kind == "offset":
-            if int(point.value) > last:
+        for point in points:
+            if point.kind == "offset" and int(point.value) > last:
                 raise PointUnknown(f"ClickHouse has the log of partition {partition} up to offset {last}, not {point}")
-            last = int(point.value)
+        if all(point.kind == "offset" for point in points):
+            last = max(int(point.value) for point in points)
         bounds: dict[str, str | int] = {
             "partition": partition,
             "topic": topic,
@@ -96,10 +97,11 @@ class PastRows:
             judge=SESSION_JUDGE,
             decoder=Decoder(),
         )
-        state = state_at(log, session, partition, point)
-        if state.personal_until is not None and state.personal_until <= datetime.now(UTC).timestamp() * 1_000_000:
-            raise StateExpired(f"expired on {_day(state.personal_until // 1_000_000)}: the state is of personal data")
-        return state, partition
+        states = states_at(log, session, partition, points)
+        for until in [state.personal_until for state in states if state.personal_until is not None]:
+            if until <= datetime.now(UTC).timestamp() * 1_000_000:
+                raise StateExpired(f"expired on {_day(until // 1_000_000)}: the state is of personal data")
+        return states, partition
 
     def _find_log(self, session: SessionKey, begin: AuditRecord) -> tuple[str, Position]:
         """Return the id of the topic of a session's events, and up to where ClickHouse has it."""

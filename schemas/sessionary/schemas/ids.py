@@ -22,6 +22,8 @@ _OF_NAMESPACE: Final = hashlib.sha1(NAMESPACE.bytes, usedforsecurity=False)
 NAME_LENGTH_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TASK_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_SNAPSHOT_ID = re.compile("snap_[0-9a-f]{12}")
+SNAPSHOT_NUMBERS: Final = 1 << 48
 _CHILD_HASH_BYTES = 16
 _CHILD_SUFFIX_BYTES = 2 + 2 * _CHILD_HASH_BYTES
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz"
@@ -334,7 +336,17 @@ def snapshot_hash(snapshot: Snapshot) -> str:
 
 def snapshot_id_of(number: int) -> str:
     """Return the snapshot id of a number: `snap_` and 12 hex digits, the number's last 48 bits."""
-    return f"snap_{number & 0xFFFF_FFFF_FFFF:012x}"
+    return f"snap_{number % SNAPSHOT_NUMBERS:012x}"
+
+
+def snapshot_number(snapshot_id: str) -> int | None:
+    """Return the number of a snapshot's id, below `SNAPSHOT_NUMBERS`; None if it is no such id."""
+    return int(snapshot_id[5:], 16) if _SNAPSHOT_ID.fullmatch(snapshot_id) else None
+
+
+def event_snapshot_id(event_id: str) -> str:
+    """Return the id of the snapshot that an event makes without naming it."""
+    return f"snap_{content_hash(event_id)[:12]}"
 
 
 def murmur2(data: bytes) -> int:

@@ -44,6 +44,7 @@ _SESSION: Final = (
     LateCommand("follow", "sessions.following:follow_command", "Print each committed change of one session."),
     LateCommand("at", "sessions.past:at_command", "Show the state of one session at a past point."),
     LateCommand("diff", "sessions.past:diff_command", "Show what changed between two points of one session."),
+    LateCommand("snapshots", "sessions.past:snapshots_command", "Show the chain of snapshots of one session."),
     LateCommand("conversation", "sessions.lists:conversation_command", "Show the last turns of one session."),
     LateCommand("pause", "operators.people:pause_command", "Hold a session."),
     LateCommand("resume", "operators.people:resume_command", "Release a held session; its agent continues."),

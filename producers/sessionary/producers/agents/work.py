@@ -1,7 +1,7 @@
 """The work of one agent of a session, for both faces: `Agent` and `AsyncAgent`."""
 
 import json
-import uuid
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -12,6 +12,7 @@ from sessionary.producers.ports import AgentMember, Json
 from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
 from sessionary.schemas.events import AgentRegistered, AgentTaskUpdated, ContextSynced
+from sessionary.schemas.ids import snapshot_id_of
 from sessionary.schemas.limits import RESULT_CHARACTERS_MAX
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ class AgentWork:
                 named,
                 completed,
                 from_snapshot_id=self.snapshot_id,
-                to_snapshot_id=str(uuid.uuid4()),
+                to_snapshot_id=snapshot_id_of(secrets.randbits(48)),
                 agent_id=self.agent_id,
                 result_json=stored.text,
                 artifact_id=stored.artifact_id,

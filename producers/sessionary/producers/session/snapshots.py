@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.errors import SessionaryError
+from sessionary.producers.errors import Invalid, SessionaryError
 from sessionary.producers.ports import SessionView
 from sessionary.schemas.events import Payload, SnapshotCreated
 from sessionary.schemas.ids import snapshot_hash
@@ -28,6 +28,19 @@ from sessionary.schemas.types import (
 
 _RESOURCES_MAX: Final = 256
 _SENT_MAX: Final = 16  # as many rejections as a session's row keeps
+# What people give in a snapshot by hand: each field, its type, and whether it may be None.
+_FIELDS: Final[dict[type, tuple[tuple[str, type, bool], ...]]] = {
+    SnapshotMessage: (("role", str, False), ("content_hash", str, False), ("tokens", int, True)),
+    AccessedResource: (("uri", str, False), ("accessed_at", int, False), ("operation", str, False)),
+    ToolExecution: (
+        ("tool_call_id", str, False),
+        ("tool_name", str, False),
+        ("parameters_json", str, False),
+        ("status", str, True),
+        ("data_json", str, True),
+        ("execution_time_ms", int, True),
+    ),
+}
 # After these a snapshot is taken again under a new id: it came at the wrong time, or was damaged.
 _TAKEN_AGAIN: Final[frozenset[RejectionReason]] = frozenset(
     {"snapshot_exists", "broken_chain", "hash_mismatch", "late", "illegal_transition"}
@@ -238,6 +251,8 @@ class SnapshotChain:
             return
         gone, self._sent = self._sent[place:], self._sent[:place]
         view = self._core.view
+        if "snapshot_exists" in reasons.values():
+            view.renew_snapshot_ids()
         if view.snapshot_id in {sent.whole.snapshot_id for sent in gone}:
             view.snapshot_id = gone[0].whole.parent_snapshot_id
         self._refused += [
@@ -284,6 +299,34 @@ def open_chain(core: SnapshotOwner) -> SnapshotChain:
         view.chain = SnapshotChain(core, view.head_messages, view.head_tool)
     chain: SnapshotChain = view.chain
     return chain
+
+
+def check_given(context: object, tool_call: object, messages: object, total_tokens: object, resources: object) -> None:
+    """Raise `Invalid`, with field and value, for what is not of its type in a snapshot by hand."""
+    _check_value("context", context, str, may_be_none=True)
+    _check_value("total_tokens", total_tokens, int, may_be_none=True)
+    if tool_call is not None:
+        _check_item("tool_call", tool_call, ToolExecution, "give a ToolExecution")
+    for name, items, kind in (("messages", messages, SnapshotMessage), ("resources", resources, AccessedResource)):
+        advice = f"give a list of {kind.__name__}"
+        if not isinstance(items, Sequence):
+            raise Invalid("invalid_value", f"{name} is {items!r:.80}: {advice}")
+        for place, item in enumerate(items):
+            _check_item(f"{name}[{place}]", item, kind, advice)
+
+
+def _check_item(name: str, item: object, kind: type, advice: str) -> None:
+    if not isinstance(item, kind):
+        raise Invalid("invalid_value", f"{name} is {item!r:.80}: {advice}")
+    for field, needed, may_be_none in _FIELDS[kind]:
+        _check_value(f"{name}.{field}", getattr(item, field), needed, may_be_none=may_be_none)
+
+
+def _check_value(name: str, value: object, needed: type, *, may_be_none: bool) -> None:
+    if (value is None and may_be_none) or (isinstance(value, needed) and not isinstance(value, bool)):
+        return
+    kind = ("a text" if needed is str else "a whole number") + (" or None" if may_be_none else "")
+    raise Invalid("invalid_value", f"{name} is {value!r:.80}: give {kind}")
 
 
 def snapshot_call(core: SnapshotOwner, tool: ToolExecution, fields: EnvelopeFields) -> None:

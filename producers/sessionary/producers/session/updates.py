@@ -63,11 +63,10 @@ class Updates:
         metadata: EventMetadata,
     ) -> str:
         """Record a snapshot of the content; return its id."""
-        from sessionary.producers.session.snapshots import open_chain  # most sessions take none
+        from sessionary.producers.session.snapshots import check_given, open_chain  # most sessions take none
 
         fields = envelope_fields(metadata)
-        _check_items("messages", messages or (), SnapshotMessage)
-        _check_items("resources", resources, AccessedResource)
+        check_given(context, tool_call, () if messages is None else messages, total_tokens, resources)
         if result is not None:
             if tool_call is None:
                 raise Invalid("invalid_value", "a result is that of a tool call: pass tool_call too")
@@ -224,9 +223,3 @@ class AgentGroup:
         if read is None:
             raise SessionLost(f"session {session_id} has no agent {agent_id}")
         return read
-
-
-def _check_items(name: str, items: Sequence[object], kind: type) -> None:
-    for item in items:
-        if not isinstance(item, kind):
-            raise Invalid("invalid_value", f"{name} has {item!r:.80}: give a list of {kind.__name__}")

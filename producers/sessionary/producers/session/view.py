@@ -238,6 +238,10 @@ class LocalView:
             return self.chain.next_snapshot()
         return full_snapshot(self.state_json, self.schema_version, self.snapshot_id, next(self.snapshot_ids))
 
+    def renew_snapshot_ids(self) -> None:
+        """Count ids of snapshots from another number on: the session has had those from here."""
+        self.snapshot_ids = new_snapshot_ids()
+
     def stop(self, stopped: Callable[[], ProducerError]) -> None:
         """Let all verbs raise from now on. Takes no lock: a verb may hold it for long."""
         self.stopped = stopped

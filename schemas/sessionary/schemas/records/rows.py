@@ -102,7 +102,7 @@ class SessionState(NamedTuple):
     transactions: Sequence[OpenTransaction] = ()  # Open ones, oldest first
     last_tool: str | None = None  # Name of the tool that was called last
     last_result: str | None = None  # JSON of the call that ended last, or its failure; 256 characters of it
-    snapshot_ids: bytes = b""  # Ids of the snapshots before the head, 6 bytes each, oldest first
+    snapshot_ids: bytes = b""  # Ranges of ids before the head: two numbers of 6 bytes
 
 
 class SessionContent(NamedTuple):

@@ -198,6 +198,7 @@ PAST_SCHEMAS: Final[dict[str, Any]] = {
             ),
             equal=about(NUMBER, "number of hashes that were compared and are equal"),
             offset=about(NUMBER_OR_NULL, "of the last equal hash; or from where on none can be compared"),
+            hashed=about({**TEXT, "enum": ["row"]}, "what a hash covers: the session's row; children are folded only"),
         ),
         lost={
             "type": "array",

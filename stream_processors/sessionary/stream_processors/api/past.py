@@ -32,8 +32,10 @@ from sessionary.stream_processors.errors import Lost, PointUnknown, StateExpired
 from sessionary.stream_processors.metrics import Metrics
 
 Source = Literal["row", "memory", "log"]
-# Session, partition, point, and up to where the partition is folded. Blocks; see `PastReader`.
-ReadPast = Callable[[SessionKey, int, Point, Position], PastState]
+# Session, partition, point, up to where the partition is folded, and when the session began (ms of
+# log time), if known. Blocks; see `PastReader`.
+ReadPast = Callable[[SessionKey, int, Point, Position, int | None], PastState]
+_KEYS_SLICE: Final = 10_000  # of a partition's keys that are looked through at once
 FOLD_S_MAX: Final = 600.0  # that a worker waits for another one's answer
 _log = role_logger(__name__)
 
@@ -99,8 +101,9 @@ class PastPage:
     async def _tell(self, asked: AskedOwner, point: Point, *, folds: bool) -> Told:
         session, position = asked.question.key, asked.owner.state.position
         row = asked.owner.state.rows.get(session.encoded())
-        if isinstance(row, SessionState) and point == Point("offset", position.next_offset - 1):
-            return Told(_present(asked), "row")
+        is_last = isinstance(row, SessionState) and point == Point("offset", position.next_offset - 1)
+        if is_last and (present := await _find_present(asked, position)) is not None:
+            return Told(present, "row")
         if (kept := self._states.find(session, point)) is not None:
             return Told(kept, "memory")
         if not folds:
@@ -116,8 +119,10 @@ class PastPage:
 
     async def _fold(self, asked: AskedOwner, point: Point, position: Position) -> PastState:
         session, partition = asked.question.key, asked.question.partition
+        row = asked.owner.state.rows.get(session.encoded())
+        begun_ms = row.created_at if isinstance(row, SessionState) else None
         try:
-            state = await asyncio.to_thread(self._read, session, partition, point, position)
+            state = await asyncio.to_thread(self._read, session, partition, point, position, begun_ms)
         except PointUnknown as unknown:
             raise Problem(404, "no_such_point", "No such point", str(unknown)) from None
         except StateExpired as expired:
@@ -194,12 +199,20 @@ def _parent_of(key: bytes) -> bytes | None:
     return None if split is None else split[0]
 
 
-def _present(asked: AskedOwner) -> PastState:
-    """Return the state that the owner holds now; nothing is checked, it is what the judge holds."""
+async def _find_present(asked: AskedOwner, position: Position) -> PastState | None:
+    """Return the state that the owner holds now; None if it has folded on meanwhile.
+
+    Nothing is checked: it is what the judge holds.
+    """
     state, key = asked.owner.state, asked.question.key.encoded()
-    runs = {name for name in state.keys_to_list() if name.startswith(key + b":")}
+    listed, prefix, runs = state.keys_to_list(), key + b":", set[bytes]()
+    for first in range(0, len(listed), _KEYS_SLICE):
+        if first:
+            await asyncio.sleep(0)
+        runs.update(name for name in listed[first : first + _KEYS_SLICE] if name.startswith(prefix))
+    if asked.owner.state is not state or state.position != position:
+        return None
     names = [key, *state.children(key), *runs, *(name for run in runs for name in state.children(run))]
-    position = state.position
     found = {name: state.rows.get(name) for name in names}
     rows = {name: state.repair_times(each, position.clock_repairs) for name, each in found.items() if each is not None}
     check = HashCheck("equal", 0, position.next_offset - 1)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 from sessionary.schemas.codec import Decoder, Event, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.ids import SessionKey, snapshot_number
 from sessionary.schemas.records import (
     FinishedRun,
     MessageContent,
@@ -185,6 +185,13 @@ def repair_limit(row: LimitedT, repairs: Sequence[ClockRepair]) -> LimitedT:
             )
             row = repaired  # the compiler's type checker wants this step
     return row
+
+
+def object_to_snapshot_id(snapshot_id: str) -> Objection | None:
+    """Return an objection to an id that is not `snap_` and 12 hex digits."""
+    if snapshot_number(snapshot_id) is not None:
+        return None
+    return Objection("invalid_value", f"snapshot_id {snapshot_id!r:.80} is not snap_ and 12 hex digits")
 
 
 def object_to_row_size(name: str, key: bytes, after: Any, arrival: Arrival) -> Objection | None:

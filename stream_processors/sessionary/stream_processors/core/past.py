@@ -1,7 +1,7 @@
 """The state of one session as the judge held it at a point of its partition's log.
 
     records of the log ─┐
-    audit trail ────────┴─ state_at(log, session, point) ─▶ PastState
+    audit trail ────────┴─ states_at(log, session, points) ─▶ a PastState each
 
 The session is folded alone, from its first event on, by the judge itself. Other sessions' records
 only move the clock: no row of theirs is read by a session's verdicts. What is no record of the
@@ -108,7 +108,9 @@ class PastState(NamedTuple):
 class PastLog(NamedTuple):
     """The log of a session's partition, and what its fold depends on.
 
-    `trail`: all audit records of the session and of decisions; it may hold others. `records`: the
+    `trail`: all audit records of the session and of decisions, or without these if there was none
+    since the session began: then rules and repairs of the clock are those of `end`. It may hold
+    others. `records`: the
     log from the session's first event on, `end` its end: later records are not folded yet.
     """
 
@@ -140,21 +142,28 @@ def is_of_interest(record: AuditRecord, session: SessionKey) -> bool:
 
 
 def state_at(log: PastLog, session: SessionKey, partition: int, point: Point) -> PastState:
-    """Return the state that the judge held at a point.
+    """Return the state that the judge held at a point. Raises as `states_at`."""
+    return states_at(log, session, partition, (point,))[0]
+
+
+def states_at(log: PastLog, session: SessionKey, partition: int, points: Sequence[Point]) -> Sequence[PastState]:
+    """Return the states that the judge held at some points, in their order. The log is folded once.
 
     Raises `PointUnknown` if there is no such point, `StateExpired` if the trail or the log does
     not reach back to the session's first event, `Invalid` if its snapshots are no chain.
     """
     log = log._replace(trail=[record for record in log.trail if is_of_interest(record, session)])
     begin = require_beginning(log.trail, session)
-    _require_within(point, session, begin, log.end)
-    fold = _SessionFold(log, session, partition, begin)
-    if not fold.run(point):
-        raise PointUnknown(
-            f"session {session.session_id} has no {point} up to offset {log.end.next_offset - 1} of partition "
-            f"{partition}: sessionary session timeline lists what it has"
-        )
-    return fold.result()
+    for point in points:
+        _require_within(point, session, begin, log.end)
+    states = _SessionFold(log, session, partition, begin).run(points)
+    for point in points:
+        if point not in states:
+            raise PointUnknown(
+                f"session {session.session_id} has no {point} up to offset {log.end.next_offset - 1} of partition "
+                f"{partition}: sessionary session timeline lists what it has"
+            )
+    return [states[point] for point in points]
 
 
 def _require_within(point: Point, session: SessionKey, begin: AuditRecord, end: Position) -> None:
@@ -192,14 +201,18 @@ class _SessionFold:
         self._personal_until: int | None = None
         self._parents: dict[str, str | None] = {}  # of each snapshot that the row had
 
-    def run(self, point: Point) -> bool:
-        """Fold up to a point; False if an event or snapshot did not come."""
+    def run(self, points: Sequence[Point]) -> dict[Point, PastState]:
+        """Fold up to the last point; return the states at those that came."""
+        wanted, states = list(dict.fromkeys(points)), dict[Point, PastState]()
         log, end_offset = self._log, self._log.end.next_offset
         decisions = iter(self._decisions)
         decision = next(decisions, None)
         for record in log.records:
-            if record.offset >= end_offset or _is_beyond(record, point):
+            if record.offset >= end_offset:
                 break
+            self._keep([point for point in wanted if _is_beyond(record, point)], wanted, states)
+            if not wanted:
+                return states
             while decision is not None and decision.source_offset <= record.offset:
                 self._repeat(decision)
                 decision = next(decisions, None)
@@ -211,15 +224,23 @@ class _SessionFold:
                 continue
             self._pass_time(record.timestamp_ms)
             self._apply(record)
-            if record.key is not None and self._is_reached(point, record):
-                return True
+            if record.key is not None and (event := self._note_event(record)) is not None:
+                self._keep([point for point in wanted if self._is_reached(point, event)], wanted, states)
+        self._keep([point for point in wanted if point.kind in ("offset", "time")], wanted, states)
+        return states
+
+    def _keep(self, points: Sequence[Point], wanted: list[Point], states: dict[Point, PastState]) -> None:
+        """Let the state after the last record be that at some of the wanted points."""
+        if not points:
+            return
         if self._later is not None:
             self._apply(self._later)
-        return point.kind in ("offset", "time")
-
-    def result(self) -> PastState:
-        """Return the state after the last record."""
         self._end_batch()
+        states.update(dict.fromkeys(points, self._state_now()))
+        self._batch = self._state.begin()
+        wanted[:] = [point for point in wanted if point not in points]
+
+    def _state_now(self) -> PastState:
         row, rows = self._state.rows.get(self._key), dict(self._state.rows)
         assert row is None or isinstance(row, (SessionState, Tombstone))
         repairs = self._state.position.clock_repairs
@@ -292,22 +313,27 @@ class _SessionFold:
             self._end_batch()
             self._batch = self._state.begin()
 
-    def _is_reached(self, point: Point, record: LogRecord) -> bool:
-        """Return whether a record of the session is the point; note when its data expires."""
+    def _note_event(self, record: LogRecord) -> Event | None:
+        """Return the event of the session that was folded last; note when its data expires."""
         try:
             event = self._log.decoder.as_of(self._batch.final_position.rules.version).decode_event(record.value)
         except DecodeError:
-            return False
+            return None
         if not isinstance(event, Event):
-            return False
+            return None
         personal_until = retention_of(event.envelope.data_classes, record.timestamp_ms * 1_000).personal_until
         if personal_until is not None:
             self._personal_until = min(personal_until, self._personal_until or personal_until)
         row = self._batch.get_row(self._key)
         if isinstance(row, SessionState):
             self._parents.setdefault(row.snapshot.snapshot_id, row.snapshot.parent_snapshot_id)
+        return event
+
+    def _is_reached(self, point: Point, event: Event) -> bool:
+        """Return whether the event that was folded last is a point, or brought its snapshot."""
         if point.kind == "event":
             return event.envelope.event_id == point.value
+        row = self._batch.get_row(self._key)
         is_snapshot = point.kind == "snapshot" and isinstance(row, SessionState)
         return is_snapshot and row.snapshot.snapshot_id == point.value
 
@@ -387,7 +413,7 @@ def _first_position(log: PastLog, begin: AuditRecord, decisions: Sequence[AuditR
     grace_ms = 0
     if begin.outage_end_at is not None:
         grace_ms = begin.outage_end_at // 1_000 + log.settings.outage_grace_ms
-    repairs: tuple[ClockRepair, ...] = ()
+    repairs: tuple[ClockRepair, ...] = () if decisions else (*log.end.clock_repairs,)
     for decision in decisions:
         if decision.event_type == "clock_repaired" and _place(decision) < _place(begin):
             setting = _setting_of(decision)
@@ -423,7 +449,7 @@ def past_document(state: PastState, source: str, session: SessionKey, partition:
         "point": {point.kind: point.value},
         "source": source,
         "position": {"partition": partition, "offset": state.offset, "clock_ms": state.clock_ms},
-        "check": state.check._asdict(),
+        "check": {**state.check._asdict(), "hashed": "row"},
         "lost": [lost._asdict() for lost in state.lost],
         "state": row.state if isinstance(row, SessionState) else "Archived",
         "snapshots": list(state.chain),

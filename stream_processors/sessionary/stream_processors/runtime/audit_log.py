@@ -1,10 +1,10 @@
-"""Reads a partition's audit trail from its begin to its end. Everything here blocks."""
+"""Reads a partition's audit trail, to its end. Everything here blocks."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
@@ -31,8 +31,11 @@ def read_audit(
     partition: int,
     refuse: Callable[[str], Exception],
     keys: Collection[bytes | None] | None = None,
+    since_ms: int | None = None,
 ) -> Iterator[AuditPart]:
     """Yield a partition's audit trail, in parts; with `keys` only the records under these.
+
+    `since_ms`: from the first record on that was appended at this time or later.
 
     Raises the error that `refuse` returns, for a batch that cannot be read: behind it the client
     may miss others. Raises `Lost` if the broker does not answer.
@@ -43,6 +46,8 @@ def read_audit(
         start, end = reader.get_watermark_offsets(place, timeout=_SILENCE_S)
         if end == 0:
             return
+        if since_ms is not None:
+            place = _find_place(reader, TopicPartition(topic, partition, since_ms), end)
         reader.assign([place])
         heard_s, is_at_end = time.monotonic(), False
         while not is_at_end:
@@ -65,6 +70,14 @@ def read_audit(
         raise Lost(f"{topic} of partition {partition}: {error.args[0]}") from error
     finally:
         reader.close()
+
+
+def _find_place(reader: Consumer, asked: TopicPartition, end: int) -> TopicPartition:
+    """Return where the records begin that were appended at a time or later, or the end."""
+    (found,) = reader.offsets_for_times([asked], timeout=_SILENCE_S)
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return TopicPartition(asked.topic, asked.partition, found.offset if found.offset >= 0 else end)
 
 
 def _decode(decoder: Decoder, message: Message) -> Sequence[AuditRecord]:

@@ -7,6 +7,7 @@ Everything here blocks.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.ids import SessionKey
@@ -17,6 +18,7 @@ from sessionary.stream_processors.core.past import (
     PastLog,
     PastState,
     Point,
+    find_beginning,
     is_of_interest,
     require_beginning,
     state_at,
@@ -28,6 +30,8 @@ from sessionary.stream_processors.runtime.job import partition_settings
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.settings import ProcessorSettings
 
+_CLOCKS_APART_MS: Final = 60_000  # of the leaders that stamp a session's first event and its audit record
+
 
 class PastReader:
     """Folds single sessions from Kafka. One instance may serve any number of threads."""
@@ -37,13 +41,20 @@ class PastReader:
         self._settings, self._judge = settings, judge
         self._decoder = decoder_for(settings)
 
-    def state_at(self, session: SessionKey, partition: int, point: Point, end: Position) -> PastState:
+    def state_at(
+        self, session: SessionKey, partition: int, point: Point, end: Position, begun_ms: int | None = None
+    ) -> PastState:
         """Return a session's state at a point below `end`, up to which its partition is folded.
+
+        `begun_ms`: when the session began, ms of log time. Then the trail is read only from there
+        on, unless people decided about the partition since.
 
         Raises `PointUnknown`; `StateExpired` if log or trail do not reach back to its first event;
         `Lost` if the broker does not answer, `Unavailable` if a schema registry does not.
         """
-        trail = list(self._read_trail(session, partition))
+        trail = self._read_own_trail(session, partition, begun_ms)
+        if trail is None:
+            trail = list(self._read_trail(session, partition))
         first = require_beginning(trail, session).source_offset
         start = probe_log(self._settings, partition, first).start_offset
         if first < start:
@@ -70,12 +81,29 @@ class PastReader:
                 )
             yield from read.records
 
-    def _read_trail(self, session: SessionKey, partition: int) -> Iterator[AuditRecord]:
+    def _read_own_trail(self, session: SessionKey, partition: int, begun_ms: int | None) -> list[AuditRecord] | None:
+        """Return the session's part of the trail, without decisions.
+
+        None if its begin is not found, or if there were decisions since: then rules and repairs of
+        the clock were others than they are now.
+        """
+        if begun_ms is None:
+            return None
+        trail = list(self._read_trail(session, partition, begun_ms - _CLOCKS_APART_MS))
+        begin = find_beginning(trail)
+        if begin is None or any(
+            record.kind == "decision" and record.source_offset >= begin.source_offset for record in trail
+        ):
+            return None
+        return [record for record in trail if record.kind != "decision"]
+
+    def _read_trail(self, session: SessionKey, partition: int, since_ms: int | None = None) -> Iterator[AuditRecord]:
         """Yield the session's audit records and the partition's decisions, in order.
 
-        Other sessions' records are not decoded.
+        `since_ms`: those appended before may be left out. Other sessions' records are not decoded.
         """
-        for part in read_audit(self._settings, partition, StateExpired, (None, session.encoded())):
+        keys = (None, session.encoded())
+        for part in read_audit(self._settings, partition, StateExpired, keys, since_ms):
             yield from (record for record in part.records if is_of_interest(record, session))
 
 

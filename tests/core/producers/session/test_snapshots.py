@@ -187,8 +187,32 @@ def test_a_result_without_a_call_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"messages": "hi"}, "messages has 'h': give a list of SnapshotMessage"),
-        ({"resources": ["file:///a"]}, "resources has 'file:///a': give a list of AccessedResource"),
+        ({"messages": "hi"}, r"messages\[0\] is 'h': give a list of SnapshotMessage"),
+        ({"messages": 5}, "messages is 5: give a list of SnapshotMessage"),
+        ({"resources": ["file:///a"]}, r"resources\[0\] is 'file:///a': give a list of AccessedResource"),
+        (
+            {"messages": [SnapshotMessage("user", "a" * 64), SnapshotMessage(1, "b" * 64)]},
+            r"messages\[1\].role is 1: give a text$",
+        ),  # type: ignore[arg-type]
+        (
+            {"messages": [SnapshotMessage("user", "a" * 64, "3")]},
+            r"messages\[0\].tokens is '3': give a whole number or None$",
+        ),  # type: ignore[arg-type]
+        (
+            {"messages": [SnapshotMessage("user", "a" * 64, True)]},
+            r"messages\[0\].tokens is True: give a whole number or None$",
+        ),
+        (
+            {"resources": [AccessedResource("file:///a", 1.5, "read")]},
+            r"resources\[0\].accessed_at is 1.5: give a whole number$",
+        ),  # type: ignore[arg-type]
+        ({"tool_call": "search"}, "tool_call is 'search': give a ToolExecution"),
+        (
+            {"tool_call": SEARCH._replace(parameters_json={"query": "lag"})},
+            "tool_call.parameters_json is {'query': 'lag'}: give a text$",
+        ),  # type: ignore[arg-type]
+        ({"context": ["hello"]}, r"context is \['hello'\]: give a text or None$"),
+        ({"total_tokens": 1.5}, "total_tokens is 1.5: give a whole number or None$"),
         ({"messages": [], "context": random.Random(1).randbytes(2_000_000).hex()}, "bytes"),
     ],
 )

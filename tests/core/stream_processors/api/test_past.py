@@ -10,6 +10,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 
+import sessionary.stream_processors.api.past as past_module
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.access import parse_tokens
@@ -63,12 +64,16 @@ class PageRig:
         )
 
     fault: Exception | None
+    begun_ms: int | None = None
 
     async def _yes(self, *given: Any) -> bool:
         return True
 
-    def _read(self, session: SessionKey, partition: int, point: Point, end: Position) -> PastState:
+    def _read(
+        self, session: SessionKey, partition: int, point: Point, end: Position, begun_ms: int | None
+    ) -> PastState:
         self.folds += 1
+        self.begun_ms = begun_ms
         if self.fault is not None:
             raise self.fault
         return self.rig.read(session, partition, point, end)
@@ -109,6 +114,7 @@ def test_a_past_state_is_folded_from_the_log_and_then_kept(rig: PageRig) -> None
     assert found["row"]["state_json"] == before.state_json
     assert found["row_hash"] == hash_row(before)
     assert found["position"]["offset"] == offset
+    assert rig.begun_ms == before.created_at
     again = rig.ask(f"offset={offset}")[1]
     assert (again["source"], rig.folds) == ("memory", 1)
     assert {**again, "source": "log"} == found
@@ -168,6 +174,30 @@ def test_not_exactly_one_good_point_is_refused(rig: PageRig, query: str) -> None
 def test_an_unknown_point_is_no_point(rig: PageRig, query: str) -> None:
     status, problem = rig.ask(query)
     assert (status, problem["reason"]) == (404, "no_such_point")
+
+
+@pytest.mark.parametrize("folds_on", [False, True])
+def test_a_partition_of_many_rows_is_looked_through_in_parts(
+    rig: PageRig, monkeypatch: pytest.MonkeyPatch, folds_on: bool
+) -> None:
+    assert rig.rig.send(rig.agent, "run_started", {"run_id": "mine"}, mode="attached") == "applied"
+    for number in range(5):
+        rig.rig.start(EventFactory(f"other {number}"))
+    offset, pauses = rig.rig.offset - 1, 0
+
+    async def pause(_seconds: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        if folds_on and pauses == 1:
+            rig.rig.send(rig.agent, "session_activity")
+
+    monkeypatch.setattr(past_module, "_KEYS_SLICE", 2)
+    monkeypatch.setattr(past_module.asyncio, "sleep", pause)
+    status, found = rig.ask(f"offset={offset}")
+    assert (status, found["source"]) == (200, "log" if folds_on else "row")
+    assert pauses >= 3
+    assert [child["kind"] for child in found["children"]] == ["RunState"]
+    assert found["position"]["offset"] == offset
 
 
 @pytest.mark.parametrize("token", ["other", "user"])

@@ -23,7 +23,7 @@ from sessionary.stream_processors.core.trail import Access
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
-from tests.support.event_factory import EventFactory
+from tests.support.event_factory import EventFactory, snapshot_id
 
 PARTITIONS = 4
 
@@ -94,7 +94,7 @@ def test_only_what_differs_is_reported(tmp_path: Path) -> None:
                 "epoch": 1,
                 "holder": "p",
                 "holder_epoch": 0,
-                "snapshot_id": "paused",
+                "snapshot_id": snapshot_id("paused"),
                 "reason_code": "manual",
                 "rejections": [],
                 "verdict": None,

@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,13 +28,14 @@ from sessionary.stream_processors.core.past import (
     is_of_interest,
     snapshot_chain,
     state_at,
+    states_at,
 )
 from sessionary.stream_processors.core.session.judge import HASHED_EVERY, SessionJudge
 from sessionary.stream_processors.errors import PointUnknown, StateExpired
 from tests.core.past_rig import PastRig
 from tests.recorded.log_format import read_log
 from tests.style.project import ROOT
-from tests.support.event_factory import EventFactory, snapshot
+from tests.support.event_factory import EventFactory, snapshot, snapshot_id
 from tests.support.signing import KEYS
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "0.2.0"
@@ -239,6 +240,31 @@ def test_a_point_can_be_a_time_an_event_or_a_snapshot(rig: PastRig, agent: Event
     )
 
 
+def test_states_at_some_points_are_those_at_each_and_the_log_is_folded_once(rig: PastRig, agent: EventFactory) -> None:
+    first = rig.offset - 1
+    assert rig.send(agent, "session_paused") == "applied"
+    paused = rig.row_of(agent).snapshot.snapshot_id
+    rig.send(EventFactory("another"), "session_created")
+    rig.send(agent, "session_resumed")
+    rig.advance(120_000)
+    last = Point("offset", rig.offset - 1)
+    points = [last, Point("snapshot", paused), Point("time", rig.at - 30_000), Point("offset", first), last]
+    read: list[int] = []
+
+    def records() -> Iterator[LogRecord]:
+        for record in rig.log:
+            read.append(record.offset)
+            yield record
+
+    state = rig.fold
+    log = PastLog(records(), rig.trail, state.position, state.settings, state.judge, state.decoder)
+    assert states_at(log, agent.key, 0, points) == [rig.past(agent, point) for point in points]
+    assert read == [record.offset for record in rig.log]
+    log = log._replace(records=rig.log)
+    with pytest.raises(PointUnknown, match="has no event nowhere"):
+        states_at(log, agent.key, 0, [last, Point("event", "nowhere")])
+
+
 def test_a_time_out_is_there_from_the_record_on_with_which_it_fired(rig: PastRig, agent: EventFactory) -> None:
     rig.advance(120_000)
     fired = next(audit for audit in rig.trail if audit.transition == "T06" and audit.session_id == agent.key.session_id)
@@ -312,6 +338,20 @@ def test_a_missing_event_is_found_by_the_next_hash(rig: PastRig, agent: EventFac
     assert rig.past(agent, Point("offset", rig.offset - 1)).check.verdict == "differs"
 
 
+@pytest.mark.parametrize(
+    "event_type", ["message_appended", "checkpoint_saved", "agent_registered", "tool_call_started"]
+)
+def test_a_missing_event_of_a_child_is_found_by_the_next_hash_of_the_row(
+    rig: PastRig, agent: EventFactory, event_type: str
+) -> None:
+    assert rig.send(agent, event_type) == "applied"
+    gone = rig.log[-1]
+    assert rig.send(agent, "session_paused") == "applied"
+    assert rig.past(agent, Point("offset", rig.offset - 1)).check.verdict == "equal"
+    rig.log.remove(gone)
+    assert rig.past(agent, Point("offset", rig.offset - 1)).check.verdict == "differs"
+
+
 def test_events_that_a_client_lost_are_part_of_the_answer(rig: PastRig, agent: EventFactory) -> None:
     agent.seq += 3
     assert rig.send(agent, "session_activity") == "applied"
@@ -371,9 +411,9 @@ def test_the_chain_of_snapshots_begins_at_the_root(rig: PastRig, agent: EventFac
     taken = [rig.row_of(agent).snapshot.snapshot_id]
     for name in ("second", "third"):
         assert rig.send(agent, "snapshot_created", snapshot=snapshot(name, parent=taken[-1])) == "applied"
-        taken.append(name)
+        taken.append(snapshot_id(name))
     assert rig.past(agent, Point("offset", rig.offset - 1)).chain == taken
-    assert rig.past(agent, Point("snapshot", "second")).chain == taken[:2]
+    assert rig.past(agent, Point("snapshot", snapshot_id("second"))).chain == taken[:2]
     assert snapshot_chain({"a": None, "b": "a"}, "b") == ["a", "b"]
     assert snapshot_chain({"a": "elsewhere"}, "a", "elsewhere") == ["a"]
     with pytest.raises(Invalid, match="itself"):

@@ -25,14 +25,22 @@ class AuditReader:
         self.messages, self.start, self.is_closed = list(messages), start, False
 
     def get_watermark_offsets(self, _place: TopicPartition, timeout: float) -> tuple[int, int]:
-        return self.start, self.start + len(self.messages)
+        ends = [one for one in self.messages if (error := one.error()) and error.code() == KafkaError._PARTITION_EOF]
+        return self.start, self.start + len(self.messages) - len(ends)
 
     def assign(self, places: list[TopicPartition]) -> None:
         assert [place.topic for place in places] == [SETTINGS.topics.audit]
+        self.messages = [one for one in self.messages if (one.offset() or 0) >= places[0].offset]
 
     def consume(self, _most: int, _pause_s: float) -> list[Message]:
         part, self.messages = self.messages[:2], self.messages[2:]
         return part
+
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        (place,) = places
+        offsets = [one.offset() or 0 for one in self.messages if one.error() is None]
+        later = [offset for offset in offsets if offset >= place.offset]  # each was appended at its offset
+        return [TopicPartition(place.topic, place.partition, later[0] if later else -1)]
 
     def close(self) -> None:
         self.is_closed = True
@@ -83,3 +91,11 @@ def test_an_error_or_silence_is_no_end(monkeypatch: pytest.MonkeyPatch, trail: S
     monkeypatch.setattr(audit_log, "_SILENCE_S", 0.0)
     with pytest.raises(Lost, match="silent"):
         read(monkeypatch, AuditReader(messages_of(trail)))
+
+
+def test_a_trail_is_read_from_a_time_on(monkeypatch: pytest.MonkeyPatch, trail: Sequence[AuditRecord]) -> None:
+    monkeypatch.setattr(audit_log, "reader_of", lambda _: reader)
+    for since_ms, first in ((0, 0), (2, 2), (len(trail), len(trail))):
+        reader = AuditReader([*messages_of(trail), end_of(0, len(trail))])
+        parts = list(read_audit(SETTINGS, 0, StateExpired, None, since_ms))
+        assert [record for part in parts for record in part.records] == trail[first:]

@@ -1,6 +1,5 @@
 """A large content of a row is written if it changes, and comes back in every recovery."""
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,13 +21,13 @@ from tests.core.fold_rig import activation_record
 from tests.core.oracle_rig import START_MS
 from tests.core.random_agents import RandomAgents
 from tests.core.store_rig import JOB, StoreRig
-from tests.support.event_factory import TICK, EventFactory, snapshot
+from tests.support.event_factory import TICK, EventFactory, snapshot, snapshot_id
 
 BEATS = 5_000
 STATE_JSON = '"' + 200_000 * "a" + '"'
 BYTES_MAX = 8_000_000
 SNAPSHOT = snapshot("first", STATE_JSON)
-FORMER = hashlib.sha256(b"first").digest()[:6]  # the ids before the head's, packed
+FORMER = 2 * bytes.fromhex(snapshot_id("first")[5:])  # the range of ids before the head
 
 
 class Log:
@@ -126,7 +125,7 @@ def test_a_content_is_written_with_the_event_that_changes_it() -> None:
     last = snapshot("last", STATE_JSON, "held")
     assert story.send("session_paused", snapshot=last)[content].snapshot == last
     assert story.row.state == "Paused"
-    (rest,) = story.send("session_resumed", snapshot_id="last").values()
+    (rest,) = story.send("session_resumed", snapshot_id=snapshot_id("last")).values()
     assert isinstance(rest, SessionState)
     assert (rest.content_apart, rest.state_json, rest.snapshot.state_json) == (True, "", "")
     assert len(encode_record(rest)) < 1_000

@@ -10,6 +10,7 @@ from rocksdict import Rdict
 from sessionary.schemas.codec import encode_position
 from sessionary.schemas.records import Position, Tombstone
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
@@ -29,11 +30,12 @@ from sessionary.stream_processors.store.stores import (
 )
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import StoreRig
-from tests.support.event_factory import EventFactory, snapshot
+from tests.support.event_factory import TICK, EventFactory, snapshot
 from tests.support.waiting import wait_until
 
 ROWS = FamilyCodec(SESSION_JUDGE.families)
 RULES = NEWEST_RULES.version
+DAY_MS = 86_400_000
 SAVED = SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
 
 
@@ -232,6 +234,36 @@ def test_bytes_by_layer_are_those_on_the_shelf(store: Store) -> None:
     found = store.rows.layer_bytes
     assert found["rows"] > 1_000
     assert found["contents"] > 2_000
+
+
+def test_a_row_leaves_the_store_a_day_after_its_end_and_a_younger_one_is_there_after_a_restart(tmp_path: Path) -> None:
+    """R-003-34: the limit `archive_delay_ms` is the time of this tier; a tombstone stays."""
+    first = RocksStore(tmp_path, ROWS, RocksMemory(1))
+    rig, offset = StoreRig(first), 0
+    old, young = EventFactory("old"), EventFactory("young")
+
+    def append(at_ms: int, key: bytes | None, value: bytes) -> None:
+        nonlocal offset
+        rig.fold_records([LogRecord(offset, at_ms, key, value)])
+        offset += 1
+
+    for agent, at_ms in ((old, START_MS), (young, START_MS + DAY_MS // 2)):
+        key = agent.key.encoded()
+        append(at_ms, key, agent.event_bytes("session_created", limits=Limits(archive_delay_ms=DAY_MS)))
+        append(at_ms, key, agent.event_bytes("session_start_failed"))
+        (cleanup,) = rig.state.rows[key].cleanups
+        append(at_ms, key, agent.event_bytes("resources_released", cleanup_id=cleanup.cleanup_id))
+    for second in range(-60, 0):
+        append(START_MS + DAY_MS + second * 1_000, None, TICK)
+    assert rig.state.rows[old.key.encoded()].state == "Terminated"
+    append(START_MS + DAY_MS, None, TICK)
+    assert isinstance(rig.state.rows[old.key.encoded()], Tombstone)
+    first.close()
+    again = RocksStore(tmp_path, ROWS, RocksMemory(1))
+    rig.recover_from(again, [])
+    assert isinstance(again.rows[old.key.encoded()], Tombstone)
+    assert (again.rows[young.key.encoded()].state, again.rows[young.key.encoded()].state_json) == ("Terminated", "{}")
+    again.close()
 
 
 def test_a_tombstone_is_a_layer_of_its_own(store: Store) -> None:

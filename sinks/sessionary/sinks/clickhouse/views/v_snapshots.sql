@@ -1,5 +1,6 @@
 -- A snapshot of an event that was delivered twice counts once; one that was rejected or left out does not count. Those
--- that the processor makes, for an operator's pause or a migration, are known by the audit trail.
+-- that the processor makes, for an operator's pause or a migration, are known by the audit trail. Of an event whose
+-- personal data has expired no snapshot is shown, not even that it had one.
 CREATE OR REPLACE VIEW {database}.v_snapshots AS
 SELECT
     time, tenant_id, session_id,
@@ -67,18 +68,21 @@ FROM
             (SELECT toString(tenant_id), session_id, JSONExtractString(payload_json, 'snapshot', 'snapshot_id')
                 FROM {database}.history
                 WHERE event_type IN ('session_created', 'snapshot_created', 'session_paused', 'session_terminated'))
+            AND (source_partition, source_offset) NOT IN
+                (SELECT source_partition, source_offset FROM {database}.history
+                    WHERE payload_json = '' AND decode_error = '' AND event_type NOT IN ('', 'tick'))
     )
 )
 WINDOW chain AS (PARTITION BY tenant_id, session_id ORDER BY source_offset)
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_snapshots
-    MODIFY COMMENT 'each snapshot of a session, in the order of the chain',
+    MODIFY COMMENT 'each snapshot of a session, in the order of the chain; none of events whose personal data has expired',
     COMMENT COLUMN time 'log time of the event',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN number 'number of the snapshot in its session, from 1',
-    COMMENT COLUMN snapshot_id 'id of the snapshot, unique in its session; empty once personal data has expired',
+    COMMENT COLUMN snapshot_id 'id of the snapshot, unique in its session',
     COMMENT COLUMN parent_snapshot_id 'snapshot before it; empty for the first',
     COMMENT COLUMN is_linked 'true if the snapshot before it in the log is its parent',
     COMMENT COLUMN event_type 'event that brought it',

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from sessionary.schemas.codec import Event, encode_record, record_headers
 from sessionary.schemas.enums import known_role
 from sessionary.schemas.events import AgentRegistered, AgentTaskUpdated, ContextSynced
-from sessionary.schemas.ids import agent_key, valid_name
+from sessionary.schemas.ids import agent_key, event_snapshot_id, valid_name
 from sessionary.schemas.limits import AGENTS_MAX, RESULT_CHARACTERS_MAX
 from sessionary.schemas.records import AgentState, SessionState
 from sessionary.schemas.types import AgentHandover, SessionAgent, SharedResult
@@ -23,6 +23,7 @@ from sessionary.stream_processors.core.family import (
     SessionArrival,
     UnclockedRows,
     object_to_row_size,
+    object_to_snapshot_id,
 )
 from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.rows import RowKind
@@ -141,7 +142,7 @@ def _register(
         return Objection("invalid_value", f"agent {agent_id} is registered as {known.role} of {known.service_id}")
     if len(session.agents) >= AGENTS_MAX:
         return Objection("too_many_agents", f"the session has {AGENTS_MAX} agents, which is the most")
-    snapshot_id, now_ms = event.envelope.event_id, arrival.now_ms
+    snapshot_id, now_ms = event_snapshot_id(event.envelope.event_id), arrival.now_ms
     after = AgentState(
         tenant_id=session.tenant_id,
         session_id=session.session_id,
@@ -170,6 +171,10 @@ def _update_task(
         return Objection("not_member", f"agent {agent.agent_id} is {agent.service_id}'s, not {sender}'s")
     if objection := _object_to_snapshot(agent, payload.from_snapshot_id):
         return objection
+    named = payload.to_snapshot_id
+    snapshot_id = event_snapshot_id(event.envelope.event_id) if named is None else named
+    if (objection := object_to_snapshot_id(snapshot_id)) is not None:
+        return objection
     if (length := len(payload.result_json or "")) > RESULT_CHARACTERS_MAX:
         detail = f"result_json has {length} characters, more than {RESULT_CHARACTERS_MAX}: send it as an artifact"
         return Objection("invalid_value", detail)
@@ -191,7 +196,6 @@ def _update_task(
         key = f"{agent.agent_id}_{task}" if payload.shared_key is None else payload.shared_key
         result = SharedResult(key, task, count, arrival.now_ms, payload.result_json, payload.artifact_id)
         shared = (*(old for old in row.shared if old.key != key), result)
-    snapshot_id = event.envelope.event_id if payload.to_snapshot_id is None else payload.to_snapshot_id
     after = row._replace(
         updated_at=arrival.now_ms,
         snapshot_id=snapshot_id,

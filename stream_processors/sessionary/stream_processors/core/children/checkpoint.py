@@ -13,7 +13,6 @@ from sessionary.schemas.events import CheckpointSaved, SessionRolledBack, Snapsh
 from sessionary.schemas.ids import checkpoint_key, snapshots_key
 from sessionary.schemas.limits import CHECKPOINT_CHARACTERS_MAX, CHECKPOINTS_KEPT
 from sessionary.schemas.records import CheckpointState, SessionState
-from sessionary.schemas.snapshots import SnapshotCorrupt, whole_snapshot
 from sessionary.schemas.types import SavedCheckpoint
 from sessionary.stream_processors.core.family import (
     ChildFamily,
@@ -29,14 +28,14 @@ CHECKPOINT_PAYLOADS: Final = (CheckpointSaved, SnapshotCreated, SessionRolledBac
 
 
 def judge_checkpoint(session: SessionState, event: Event, arrival: SessionArrival) -> Judged | Objection:
-    """Judge a checkpoint or a snapshot, which is the last one of its row: size."""
+    """Judge a checkpoint or a snapshot, which is the last one of its row: size.
+
+    The session has accepted the snapshot, and made it whole.
+    """
     payload, row = event.payload, arrival.child
     assert row is None or isinstance(row, CheckpointState)
     if isinstance(payload, SnapshotCreated):
-        try:
-            snapshot = whole_snapshot(payload.snapshot, session.snapshot)
-        except SnapshotCorrupt:
-            return Judged(None)  # the session rejects it
+        snapshot = payload.snapshot
         saved = SavedCheckpoint(snapshot.snapshot_id, arrival.now_ms, snapshot.state_json)
         run_id, operation = None, ""
     else:

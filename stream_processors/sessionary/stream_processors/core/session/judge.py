@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.errors import DecodeError, Invalid
-from sessionary.schemas.events import OPERATORS, RequestsRepeated, SessionCreated
+from sessionary.schemas.events import OPERATORS, RequestsRepeated, SessionCreated, SnapshotCreated
 from sessionary.schemas.ids import SessionKey, parse_key, partition_of
 from sessionary.schemas.records import QuotaVerdict, RulesActivation, SessionState, Tick, Tombstone
 from sessionary.schemas.types import Envelope, ProducerLedger, RuleSet, SessionLimits
@@ -334,10 +334,10 @@ def _decide_known(
         or _judge_in_state(rules, row, event, arrival, rows)
     )
     fact, moved = judged if isinstance(judged, MigrationJudgement) else (judged, _NO_FACTS)
-    further = NOTHING
+    fact, further = checked_snapshot(row, fact), NOTHING
     if envelope.run_id is not None or arrival.child_key is not None or envelope.event_type in RUN_EVENTS:
-        fact, further = judge_children(row, event, arrival, fact)
-    fact = checked_snapshot(row, fact)
+        told = Event(envelope, SnapshotCreated(fact.snapshot)) if type(fact) is SnapshotTaken else event
+        fact, further = judge_children(row, told, arrival, fact)
     if type(fact) is Transitioned:
         fact = complete_transition(row, event, fact)
     if row.open_runs and row.answers and type(fact) in _HEARD and awaits_process(row):

@@ -1,23 +1,27 @@
 """Snapshots of a session: their checks, their ids, and the processor's own ones.
 
 The row has the whole content of the chain's head. So a delta is resolved against the row alone.
+
+The row knows all ids of the session before the head, as ranges of numbers: a client counts its ids
+on from a random number, so a range has those of one object of a client, however many these are.
+Of more than `ID_RANGES_MAX` ranges the two become one that are nearest to each other. The numbers
+between them were never used and count as used from then on, so no id ever comes twice.
 """
 
-import hashlib
-import re
 from typing import Final
 
 from sessionary.schemas.events import SessionCreated
-from sessionary.schemas.ids import derived_id, snapshot_hash
+from sessionary.schemas.ids import SNAPSHOT_NUMBERS, snapshot_hash, snapshot_id_of, snapshot_number
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.snapshots import SnapshotCorrupt, whole_snapshot
 from sessionary.schemas.types import Snapshot
+from sessionary.stream_processors.core.family import object_to_snapshot_id
 from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.session.facts import SessionFact, SnapshotTaken, Transitioned
 
-SNAPSHOT_IDS_KEPT: Final = 1_024  # of a session's last snapshots; a random id equals an older one never in practice
-_ID_BYTES: Final = 6
-_ID: Final = re.compile("snap_[0-9a-f]{12}")
+ID_RANGES_MAX: Final = 1_024  # 12 kB of a row; a session of one process has one range
+_NUMBER_BYTES: Final = 6
+_RANGE_BYTES: Final = 2 * _NUMBER_BYTES  # the first and the last number, in ascending order
 _LEFT_OUT: Final = "; its snapshot is left out: "
 _WRONG_HASH: Final = "is not that of its content"
 
@@ -58,6 +62,8 @@ def first_snapshot(payload: SessionCreated) -> Snapshot | Objection:
     """
     snapshot = payload.snapshot
     parent = snapshot.parent_snapshot_id
+    if (objection := object_to_snapshot_id(snapshot.snapshot_id)) is not None:
+        return objection
     if parent is not None and parent != payload.restored_from_snapshot_id:
         return _chain_objection(snapshot, payload.restored_from_snapshot_id)
     try:
@@ -77,6 +83,8 @@ def _chain_objection(snapshot: Snapshot, head: str | None) -> Objection:
 
 
 def _object_to_id(snapshot: Snapshot, row: SessionState) -> Objection | None:
+    if (objection := object_to_snapshot_id(snapshot.snapshot_id)) is not None:
+        return objection
     if not is_snapshot_known(row, snapshot.snapshot_id):
         return None
     detail = f"snapshot {snapshot.snapshot_id} exists in the session: take it again under a new id"
@@ -110,37 +118,83 @@ def committed_snapshot(row: SessionState) -> Snapshot:
 
 
 def _unused_id(row: SessionState) -> str:
-    """Return the id of the snapshot that follows the head: the first derived one that is new."""
-    number = 0
-    while True:
-        parts = row.tenant_id, row.session_id, "snapshot", row.snapshot.snapshot_id, row.version
-        derived = derived_id(*parts) if number == 0 else derived_id(*parts, number)
-        snapshot_id = f"snap_{derived[-12:]}"
-        if not is_snapshot_known(row, snapshot_id):
-            return snapshot_id
-        number += 1
+    """Return the id of the snapshot that follows the head: of the greatest unused number below it.
+
+    Clients count upwards, so it is none of theirs. It makes the head's range longer.
+    """
+    head = _number_of(row.snapshot.snapshot_id)
+    ranges = _with_number(row.snapshot_ids, head)
+    first = _first_of(ranges, _place_after(ranges, head) - _RANGE_BYTES)
+    if first == 0:  # then from the greatest number on
+        last = len(ranges) - _RANGE_BYTES
+        first = _first_of(ranges, last) if _last_of(ranges, last) == SNAPSHOT_NUMBERS - 1 else SNAPSHOT_NUMBERS
+    return snapshot_id_of(first - 1)
 
 
 def is_snapshot_known(row: SessionState, snapshot_id: str) -> bool:
-    """Return whether the session has a snapshot of this id among its last `SNAPSHOT_IDS_KEPT`."""
+    """Return whether the session has, or had, a snapshot of this id."""
     if snapshot_id == row.snapshot.snapshot_id:
         return True
-    packed, ids = _packed_id(snapshot_id), row.snapshot_ids
-    place = ids.find(packed)
-    while place % _ID_BYTES and place >= 0:
-        place = ids.find(packed, place + 1)
-    return place >= 0
+    number, ranges = _number_of(snapshot_id), row.snapshot_ids
+    place = _place_after(ranges, number) - _RANGE_BYTES
+    return place >= 0 and number <= _last_of(ranges, place)
 
 
 def kept_ids(row: SessionState) -> bytes:
-    """Return the ids of a session's last snapshots, once its head is followed by another one."""
-    return (row.snapshot_ids + _packed_id(row.snapshot.snapshot_id))[-SNAPSHOT_IDS_KEPT * _ID_BYTES :]
+    """Return the ids of a session's snapshots, once its head is followed by another one."""
+    return _with_number(row.snapshot_ids, _number_of(row.snapshot.snapshot_id))
 
 
-def _packed_id(snapshot_id: str) -> bytes:
-    if _ID.fullmatch(snapshot_id):
-        return bytes.fromhex(snapshot_id[5:])
-    return hashlib.sha256(snapshot_id.encode()).digest()[:_ID_BYTES]
+def _number_of(snapshot_id: str) -> int:
+    """Return the number of an id that was checked."""
+    number = snapshot_number(snapshot_id)
+    assert number is not None
+    return number
+
+
+def _with_number(ranges: bytes, number: int) -> bytes:
+    """Return ranges with one more number, which is in none of them."""
+    start = end = _place_after(ranges, number)
+    first = last = number
+    if start > 0 and _last_of(ranges, start - _RANGE_BYTES) == number - 1:
+        start -= _RANGE_BYTES
+        first = _first_of(ranges, start)
+    if end < len(ranges) and _first_of(ranges, end) == number + 1:
+        last = _last_of(ranges, end)
+        end += _RANGE_BYTES
+    made = first.to_bytes(_NUMBER_BYTES, "big") + last.to_bytes(_NUMBER_BYTES, "big")
+    longer = ranges[:start] + made + ranges[end:]
+    return longer if len(longer) <= ID_RANGES_MAX * _RANGE_BYTES else _join_nearest(longer)
+
+
+def _join_nearest(ranges: bytes) -> bytes:
+    """Return ranges of which the two that are nearest to each other have become one."""
+    nearest, least = 0, SNAPSHOT_NUMBERS
+    for place in range(0, len(ranges) - _RANGE_BYTES, _RANGE_BYTES):
+        gap = _first_of(ranges, place + _RANGE_BYTES) - _last_of(ranges, place)
+        if gap < least:
+            nearest, least = place, gap
+    return ranges[: nearest + _NUMBER_BYTES] + ranges[nearest + _RANGE_BYTES + _NUMBER_BYTES :]
+
+
+def _place_after(ranges: bytes, number: int) -> int:
+    """Return the place in the bytes of the first range that begins above a number."""
+    low, high = 0, len(ranges) // _RANGE_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        if _first_of(ranges, middle * _RANGE_BYTES) > number:
+            high = middle
+        else:
+            low = middle + 1
+    return low * _RANGE_BYTES
+
+
+def _first_of(ranges: bytes, place: int) -> int:
+    return int.from_bytes(ranges[place : place + _NUMBER_BYTES], "big")
+
+
+def _last_of(ranges: bytes, place: int) -> int:
+    return _first_of(ranges, place + _NUMBER_BYTES)
 
 
 def snapshot_texts(snapshot: Snapshot) -> list[str]:

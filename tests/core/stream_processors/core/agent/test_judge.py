@@ -6,13 +6,13 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
-from sessionary.schemas.ids import agent_key, content_hash
+from sessionary.schemas.ids import agent_key, content_hash, event_snapshot_id
 from sessionary.schemas.limits import AGENTS_MAX, RESULT_CHARACTERS_MAX
 from sessionary.schemas.records import AgentState, RulesActivation
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AgentHandover, Limits, SharedResult, Snapshot
 from tests.core.oracle_rig import ANNOUNCING, OracleRig
-from tests.support.event_factory import EventFactory
+from tests.support.event_factory import EventFactory, snapshot_id
 
 _LONG = Limits(idle_ms=10**9, max_duration_ms=10**12)
 
@@ -61,7 +61,7 @@ class AgentRig(OracleRig):
 def test_a_registered_agent_has_no_task_and_a_first_snapshot() -> None:
     rig = AgentRig()
     assert rig.register("r1", "researcher", service_id="guests") == "applied"
-    made = rig.last_event_id(rig.owner, "agent_registered")
+    made = event_snapshot_id(rig.last_event_id(rig.owner, "agent_registered"))
     at = rig.at
     assert rig.agent("r1") == AgentState(*rig.owner.key, "r1", "researcher", "guests", at, at, made, 0)
     assert [tuple(agent) for agent in rig.row_of(rig.owner).agents] == [("r1", "researcher", "guests", made)]
@@ -135,7 +135,7 @@ def test_only_members_change_the_content(event_type: str) -> None:
     content: dict[str, Any] = {}
     if event_type == "snapshot_created":
         first = rig.row_of(rig.owner).snapshot.snapshot_id
-        content = {"snapshot": Snapshot("later", first, 1, "{}", None, content_hash("{}"), "full", "none")}
+        content = {"snapshot": Snapshot(snapshot_id("later"), first, 1, "{}", None, content_hash("{}"), "full", "none")}
     before = rig.row_of(rig.owner)
     assert rig.send(rig.guest, event_type, **content) == "rejected not_member"
     (line,) = rig.last_audits()
@@ -175,16 +175,16 @@ def test_tasks_follow_each_other_and_each_makes_a_snapshot() -> None:
     rig.register("r1", "researcher")
     first = rig.agent("r1").snapshot_id
     rig.at += 10
-    assert rig.task("r1", "plan", from_snapshot_id=first, to_snapshot_id="s1") == "applied"
-    assert rig.agent("r1")[6:10] == (rig.at, "s1", 0, "plan")
+    assert rig.task("r1", "plan", from_snapshot_id=first, to_snapshot_id=snapshot_id("s1")) == "applied"
+    assert rig.agent("r1")[6:10] == (rig.at, snapshot_id("s1"), 0, "plan")
     rig.at += 10
-    assert rig.task("r1", "read", from_snapshot_id="s1", to_snapshot_id="s2") == "applied"
+    assert rig.task("r1", "read", from_snapshot_id=snapshot_id("s1"), to_snapshot_id=snapshot_id("s2")) == "applied"
     row = rig.agent("r1")
     assert (row.current_task, row.completed_tasks) == ("read", ("plan",))
     assert rig.task("r1", "read", completed=True) == "applied"
     row = rig.agent("r1")
     assert (row.current_task, row.completed_tasks) == (None, ("plan", "read"))
-    assert row.snapshot_id == rig.last_event_id(rig.owner, "agent_task_updated")
+    assert row.snapshot_id == event_snapshot_id(rig.last_event_id(rig.owner, "agent_task_updated"))
     assert [agent.snapshot_id for agent in rig.row_of(rig.owner).agents] == [row.snapshot_id]
 
 
@@ -270,10 +270,10 @@ def test_a_task_follows_the_agents_last_snapshot_if_it_names_one() -> None:
     rig = AgentRig()
     rig.register("r1")
     old = rig.agent("r1").snapshot_id
-    rig.task("r1", "read", to_snapshot_id="s1")
+    rig.task("r1", "read", to_snapshot_id=snapshot_id("s1"))
     before = rig.agent("r1")
     assert rig.task("r1", "write", from_snapshot_id=old) == "rejected broken_chain"
-    assert rig.reason() == f"snapshot {old} is not the last one of agent r1, s1"
+    assert rig.reason() == f"snapshot {old} is not the last one of agent r1, {snapshot_id('s1')}"
     assert rig.agent("r1") == before
 
 
@@ -281,11 +281,11 @@ def test_a_hand_over_links_the_givers_snapshot_to_the_taker() -> None:
     rig = AgentRig()
     rig.register("r1", "researcher")
     rig.register("w1")
-    rig.task("r1", "read", completed=True, to_snapshot_id="s1")
+    rig.task("r1", "read", completed=True, to_snapshot_id=snapshot_id("s1"))
     rig.at += 3
-    assert rig.hand_over("r1", "w1", from_snapshot_id="s0") == "rejected broken_chain"
-    assert rig.hand_over("r1", "w1", from_snapshot_id="s1") == "applied"
-    assert rig.agent("w1").handover == AgentHandover("r1", "s1", "handoff", rig.at)
+    assert rig.hand_over("r1", "w1", from_snapshot_id=snapshot_id("s0")) == "rejected broken_chain"
+    assert rig.hand_over("r1", "w1", from_snapshot_id=snapshot_id("s1")) == "applied"
+    assert rig.agent("w1").handover == AgentHandover("r1", snapshot_id("s1"), "handoff", rig.at)
     assert rig.hand_over("r1", "r1") == "rejected invalid_value"
 
 

@@ -8,7 +8,7 @@ from sessionary.schemas.ids import content_hash, successor_id
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.types import Candidate, DataClass
 from tests.core.oracle_rig import OracleRig
-from tests.support.event_factory import EventFactory, snapshot
+from tests.support.event_factory import EventFactory, snapshot, snapshot_id
 
 FORGED = snapshot("forged")._replace(content_hash=content_hash("another"))
 DETACHED = snapshot("detached", parent="nowhere")
@@ -66,28 +66,32 @@ def test_a_wrong_snapshot_is_rejected(event_type: str, wrong: Any, reason: str) 
     assert (after.snapshot, after.state, after.last_event_at) == (before.snapshot, "Active", before.last_event_at)
     assert rig.send(agent, event_type, snapshot=snapshot("right")) == "applied"
     assert rig.send(agent, "snapshot_created", snapshot=snapshot("next", '{"a": 1}')) == "applied"
-    assert rig.row_of(agent).snapshot.parent_snapshot_id == "right"
+    assert rig.row_of(agent).snapshot.parent_snapshot_id == snapshot_id("right")
 
 
 @pytest.mark.parametrize(
     ("wrong", "detail"),
     [
-        (FORGED, "the hash of snapshot forged is not that of its content"),
-        (DETACHED, "snapshot detached follows nowhere, but the head of the chain is first"),
+        (FORGED, f"the hash of snapshot {FORGED.snapshot_id} is not that of its content"),
+        (
+            DETACHED,
+            f"snapshot {DETACHED.snapshot_id} follows {DETACHED.parent_snapshot_id}, but the head of the chain is "
+            f"{snapshot_id('first')}",
+        ),
     ],
 )
 def test_a_session_ends_even_if_its_last_snapshot_is_wrong(wrong: Any, detail: str) -> None:
     rig, agent = active_rig()
     assert rig.send(agent, "session_terminated", snapshot=wrong, message="done") == "applied"
     row = rig.row_of(agent)
-    assert (row.state, row.snapshot.snapshot_id) == ("Terminated", "first")
+    assert (row.state, row.snapshot.snapshot_id) == ("Terminated", snapshot_id("first"))
     assert rig.last_audits()[0].reason == f"done; its snapshot is left out: {detail}"
 
 
 def test_a_session_ends_with_its_last_snapshot() -> None:
     rig, agent = active_rig()
     assert rig.send(agent, "session_terminated", snapshot=snapshot("last"), message="done") == "applied"
-    assert rig.row_of(agent).snapshot.snapshot_id == "last"
+    assert rig.row_of(agent).snapshot.snapshot_id == snapshot_id("last")
     assert rig.last_audits()[0].reason == "done"
 
 
@@ -95,10 +99,10 @@ def test_a_session_ends_with_its_last_snapshot() -> None:
     ("first", "restored_from", "outcome"),
     [
         (snapshot("first"), None, "applied"),
-        (snapshot("first"), "older", "applied"),
-        (snapshot("first", parent="older"), "older", "applied"),
+        (snapshot("first"), snapshot_id("older"), "applied"),
+        (snapshot("first", parent="older"), snapshot_id("older"), "applied"),
         (snapshot("first", parent="older"), None, "rejected broken_chain"),
-        (snapshot("first", parent="older"), "another", "rejected broken_chain"),
+        (snapshot("first", parent="older"), snapshot_id("another"), "rejected broken_chain"),
         (FORGED, None, "rejected hash_mismatch"),
     ],
 )

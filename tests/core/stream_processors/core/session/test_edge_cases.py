@@ -9,7 +9,7 @@ from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from tests.core.oracle_rig import START_MS, OracleRig
 from tests.core.stream_processors.core.session.test_decide import rig_in_state
-from tests.support.event_factory import EventFactory, snapshot
+from tests.support.event_factory import EventFactory, snapshot, snapshot_id
 
 
 def test_a_resume_names_the_head_of_the_chain_or_nothing() -> None:
@@ -18,14 +18,17 @@ def test_a_resume_names_the_head_of_the_chain_or_nothing() -> None:
     for name in ("nowhere", "first", "another", "", "None"):
         assert rig.send(agent, "session_paused", snapshot=snapshot(f"held, not {name}")) == "applied"
         assert rig.send(agent, "session_resumed", snapshot_id=name) == "rejected version_conflict"
-        assert rig.send(agent, "session_resumed", snapshot_id=f"held, not {name}") == "applied"
+        assert rig.send(agent, "session_resumed", snapshot_id=snapshot_id(f"held, not {name}")) == "applied"
 
 
 def test_a_resume_within_the_grace_period_names_the_head_too() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.advance(60_000) == ["T06 inactive"]
-    assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id="nowhere") == "rejected version_conflict"
+    assert (
+        rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id=snapshot_id("nowhere"))
+        == "rejected version_conflict"
+    )
     assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id=None) == "applied"
 
 
@@ -84,7 +87,7 @@ def test_each_transition_has_a_reason() -> None:
     assert last_reasons(rig) == [("T02", "started", "started")]
     rig.send(agent, "session_paused", kind="review", reason=None)
     assert last_reasons(rig) == [("T04", "review", "review")]
-    rig.send(agent, "session_resumed", snapshot_id="paused")
+    rig.send(agent, "session_resumed", snapshot_id=snapshot_id("paused"))
     assert last_reasons(rig) == [("T05", "resumed", "resumed")]
     rig.send(agent, "session_paused", kind="manual", reason="a look")
     assert last_reasons(rig) == [("T04", "manual", "a look")]
@@ -242,7 +245,7 @@ def test_an_end_may_bring_a_last_snapshot() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.send(agent, "session_terminated", reason="closed", snapshot=snapshot("last")) == "applied"
-    assert rig.row_of(agent).snapshot.snapshot_id == "last"
+    assert rig.row_of(agent).snapshot.snapshot_id == snapshot_id("last")
 
 
 @pytest.mark.parametrize(("base", "new"), [(2, 2), (0, 2), (1, 3), (1, 1), (2, 3)])

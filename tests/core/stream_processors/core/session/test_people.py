@@ -14,7 +14,7 @@ from sessionary.stream_processors.core.session.people import (
 )
 from sessionary.stream_processors.core.session.snapshots import committed_snapshot
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
-from tests.support.event_factory import EventFactory, payload_of, snapshot
+from tests.support.event_factory import EventFactory, payload_of, snapshot, snapshot_id
 
 HOLD_MS = 20_000
 LONG_MS = 100_000  # longer than a session may be silent
@@ -71,7 +71,7 @@ def test_a_snapshot_that_is_the_committed_state_is_not_made_again() -> None:
 def test_the_agents_own_pause_names_its_snapshot_too() -> None:
     rig, agent = started()
     assert rig.send(agent, "session_paused", snapshot=snapshot("mine")) == "applied"
-    assert rig.last_audits()[0].snapshot_id == "mine"
+    assert rig.last_audits()[0].snapshot_id == snapshot_id("mine")
     assert rig.send(agent, "session_paused", snapshot=None) == "rejected illegal_transition"
 
 
@@ -309,7 +309,7 @@ def test_an_operators_pause_is_not_undone_by_the_agent() -> None:
     row = rig.row_of(agent)
     assert row.hold == SessionHold("alice", HOLD_MS)
     assert rig.send(agent, "session_resumed", snapshot_id=None) == "rejected operator_only"
-    assert rig.send(agent, "session_resumed", snapshot_id="stale") == "rejected operator_only"
+    assert rig.send(agent, "session_resumed", snapshot_id=snapshot_id("stale")) == "rejected operator_only"
     until = instant_text(row.entered_at + HOLD_MS)
     assert rig.last_audits()[0].reason == f"alice holds the session until {until}"
     for event_type in ("session_recovered", "session_started", "session_phase_changed", "session_errored"):

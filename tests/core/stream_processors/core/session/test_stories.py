@@ -8,7 +8,7 @@ from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import LogEntry
 from tests.auditor.oracle import Oracle, find_differences, replay_log
 from tests.core.oracle_rig import SETTINGS, OracleRig
-from tests.support.event_factory import EventFactory, snapshot
+from tests.support.event_factory import EventFactory, snapshot, snapshot_id
 
 
 def test_an_agent_that_dies_is_timed_out_resumed_and_archived() -> None:
@@ -74,11 +74,11 @@ def test_a_paused_session_keeps_the_rest_of_its_maximum_duration() -> None:
     rig.advance(20_000)
     assert rig.send(agent, "session_paused", snapshot=snapshot("held")) == "applied"
     assert rig.advance(3_600_000, step_ms=5_000) == []
-    assert rig.send(agent, "session_resumed", snapshot_id="another") == "rejected version_conflict"
-    assert rig.send(agent, "session_resumed", snapshot_id="held") == "applied"
+    assert rig.send(agent, "session_resumed", snapshot_id=snapshot_id("another")) == "rejected version_conflict"
+    assert rig.send(agent, "session_resumed", snapshot_id=snapshot_id("held")) == "applied"
     assert rig.advance(29_999) == []
     assert rig.advance(1) == ["T06 max_duration"]
-    assert rig.send(agent, "session_resumed", snapshot_id="held") == "rejected max_duration_exceeded"
+    assert rig.send(agent, "session_resumed", snapshot_id=snapshot_id("held")) == "rejected max_duration_exceeded"
     ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
     assert rejected.detail == "the session's maximum duration of 50s is over"
 

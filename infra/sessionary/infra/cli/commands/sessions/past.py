@@ -1,4 +1,4 @@
-"""`sessionary session at` and `diff`: a session's state at a point of its history.
+"""`sessionary session at`, `diff` and `snapshots`: a session's states in its history.
 
 The sources are asked in this order, and the answer names the one that served: the row and the
 memory of the processor that owns the session; ClickHouse; the log in Kafka, which the processor
@@ -7,10 +7,10 @@ folds.
 
 import json
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -26,6 +26,11 @@ from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, U
 from sessionary.schemas.http.control_servers import ControlServers, Unanswered
 from sessionary.schemas.http.kept_connections import Request
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.snapshots import snapshot_document
+
+if TYPE_CHECKING:
+    from sessionary.stream_processors.core.past import PastState
 
 _HELD_S: Final = 10.0
 _FOLD_S: Final = 620.0  # longer than a processor lets another one fold
@@ -38,6 +43,19 @@ _VALUES: Final = {
     "snapshot": "the id of a snapshot",
 }
 _POINT_HELP: Final = "offset:NUMBER, time:TIME, event:ID or snapshot:ID."
+_CHAIN_COLUMNS: Final = (
+    "number",
+    "snapshot_id",
+    "parent_snapshot_id",
+    "time",
+    "event_type",
+    "side",
+    "tool_name",
+    "turn",
+)
+_CHAIN: Final = (
+    "SELECT * FROM v_snapshots WHERE tenant_id = {tenant:String} AND session_id = {session:String} ORDER BY number"
+)
 _DIFF_COLUMNS: Final = ("field", "before", "after")
 
 
@@ -69,7 +87,7 @@ def at_command(
         raise Invalid("invalid_value", f"{what}: give one point, by --offset, --time, --snapshot or --event")
     ((kind, text),) = points.items()
     point = _read_point(kind, text, f"--{kind}")
-    found = _Past(session, tenant, data).tell(point)
+    (found,) = _Past(session, tenant, data).tell([point])
     if wants_json(as_json):
         show_object(found, as_json=True)
         return
@@ -91,9 +109,19 @@ def diff_command(
 ) -> None:
     """Show each field of a session's rows that differs between two points of its history."""
     points = [_parse_point(text) for text in (first, second)]
-    past = _Past(session, tenant, data)
-    before, after = [past.tell(point) for point in points]
+    before, after = _Past(session, tenant, data).tell(points)
     show_rows(list(list_differences(before, after)), as_json=as_json, columns=_DIFF_COLUMNS)
+
+
+def snapshots_command(
+    session: SessionArgument, tenant: TenantOption = None, data: DataOption = None, as_json: JsonOption = False
+) -> None:
+    """Show a session's snapshots in the order of their chain, as ClickHouse has them.
+
+    --json has them whole: deltas are resolved by the processor's rules, and hashes checked.
+    """
+    rows = _Past(session, tenant, data).chain(whole=wants_json(as_json))
+    show_rows(rows, as_json=as_json, columns=_CHAIN_COLUMNS)
 
 
 def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -155,27 +183,44 @@ class _Past:
         found = find_session(self._source, session, tenant)
         self._session = SessionKey(found["tenant_id"], found["session_id"])
 
-    def tell(self, point: tuple[str, str | int]) -> dict[str, Any]:
-        """Return the state at a point. Raises `SessionaryError`."""
+    def tell(self, points: Sequence[tuple[str, str | int]]) -> Sequence[dict[str, Any]]:
+        """Return the states at some points. Raises `SessionaryError`."""
         with_api = OperatorSettings.from_env(self._environ).control_url is not None
-        if with_api and (held := self._ask(point, fold=False)) is not None:
-            return held
+        found = {point: self._ask(point, fold=False) if with_api else None for point in points}
+        missing = [point for point, state in found.items() if state is None]
         try:
-            return self._fold_rows(point)
+            found |= zip(missing, self._fold_rows(missing) if missing else (), strict=True)
         except SessionaryError as error:
             if not with_api:
                 raise
-            why = error
-        print_message(f"not from ClickHouse: {why}")
-        found = self._ask(point, fold=True)
-        assert found is not None
-        return found
+            print_message(f"not from ClickHouse: {error}")
+            found |= {point: self._ask(point, fold=True) for point in missing}
+        return [state for point in points if (state := found[point]) is not None]
 
-    def _fold_rows(self, point: tuple[str, str | int]) -> dict[str, Any]:
+    def chain(self, *, whole: bool) -> Sequence[dict[str, Any]]:
+        """Return the snapshots in the order of their chain, with their content if `whole`."""
+        tenant, session_id = self._session
+        rows = self._source.fetch_rows(_CHAIN, tenant=tenant, session=session_id)
+        if not (whole and rows):
+            return rows
+        states, _ = self._fold_states([("snapshot", str(row["snapshot_id"])) for row in rows])
+        told = zip(rows, states, strict=True)
+        return [{**row, "snapshot": _head_document(state)} for row, state in told]
+
+    def _fold_rows(self, points: Sequence[tuple[str, str | int]]) -> Sequence[dict[str, Any]]:
         """Fold what ClickHouse has. Raises `SessionaryError` if that does not do."""
+        from sessionary.stream_processors.core.past import Point, past_document
+
+        states, partition = self._fold_states(points)
+        wanted = [Point(kind, value) for kind, value in points]  # type: ignore[arg-type]  # `_parse_point` knows no others
+        told = zip(states, wanted, strict=True)
+        return [past_document(state, "clickhouse", self._session, partition, point) for state, point in told]
+
+    def _fold_states(self, points: Sequence[tuple[str, str | int]]) -> "tuple[Sequence[PastState], int]":
+        """Return the states at some points, and their partition. Raises `SessionaryError`."""
         from sessionary.infra.past_rows import PastRows  # the processor takes long to load
         from sessionary.sinks.settings import RetentionSettings
-        from sessionary.stream_processors.core.past import Point, past_document
+        from sessionary.stream_processors.core.past import Point
         from sessionary.stream_processors.settings import ProcessorSettings
 
         settings = ProcessorSettings.from_env(self._environ)
@@ -184,10 +229,11 @@ class _Past:
                 "events of operators cannot be told from forged ones: set SESSIONARY_SIGNING_KEYS, or "
                 "SESSIONARY_SIGNING_KEYS_FILE, as the processors have it"
             )
-        kind, value = point
-        wanted = Point(kind, value)  # type: ignore[arg-type]  # `_parse_point` knows no other kinds
-        state, partition = PastRows(self._source, settings).state_at(self._session, wanted)
-        if state.check.verdict == "differs":
+        wanted = [Point(kind, value) for kind, value in points]  # type: ignore[arg-type]  # `_parse_point` knows no others
+        states, partition = PastRows(self._source, settings).states_at(self._session, wanted)
+        for state in states:
+            if state.check.verdict != "differs":
+                continue
             days = RetentionSettings.from_env(self._environ).retention_idle_days
             if datetime.now(UTC) - datetime.fromtimestamp(state.began_ms / 1_000, UTC) > timedelta(days=days):
                 raise NotFound(f"expired: ClickHouse keeps heartbeats for {days} days, and the state depends on them")
@@ -195,7 +241,7 @@ class _Past:
                 f"its rows do not lead to the state that the processor held at offset {state.check.offset}: "
                 "sessionary integrity check finds missing ones"
             )
-        return past_document(state, "clickhouse", self._session, partition, wanted)
+        return states, partition
 
     def _ask(self, point: tuple[str, str | int], *, fold: bool) -> dict[str, Any] | None:
         """Ask the processor; None if it does not hold the state, or, without a fold, is away."""
@@ -227,6 +273,11 @@ class _Past:
         if answer.status != 200:
             raise _error_of(answer.status, str(document.get("detail")))
         return document
+
+
+def _head_document(state: "PastState") -> dict[str, Any]:
+    assert isinstance(state.row, SessionState)  # at a snapshot
+    return snapshot_document(state.row.snapshot)
 
 
 def _error_of(status: int, detail: str) -> SessionaryError:

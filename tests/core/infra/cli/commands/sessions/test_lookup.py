@@ -162,7 +162,7 @@ def test_each_command_says_first_that_a_word_cannot_be_a_session_id(capfd: pytes
     more |= {"session claim": ["--for", "shipping", *why]}
     found = [*commands_of_sessions(), ["rejected", "list", "--session", ""]]
     reading = {f"session {verb}" for verb in ("show", "timeline", "follow", "conversation")}
-    reading |= {f"session {verb}" for verb in ("at", "diff", "simulate", "why")}
+    reading |= {f"session {verb}" for verb in ("at", "diff", "snapshots", "simulate", "why")}
     reading |= {"run show", "run resume", "rejected list", "question approve", "question deny"}
     assert {" ".join(words[:2]) for words in found} == reading | more.keys()
     for words in found:

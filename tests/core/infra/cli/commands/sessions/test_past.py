@@ -1,6 +1,7 @@
 """`sessionary session at` and `diff`: their points, their order of sources, and their errors."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -58,10 +59,10 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 def rows_of(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | Exception) -> None:
     """Let ClickHouse answer so."""
 
-    def fold(*_: object) -> dict[str, Any]:
+    def fold(_past: object, points: Sequence[object]) -> list[dict[str, Any]]:
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return [answer for _ in points]
 
     monkeypatch.setattr(past._Past, "_fold_rows", fold)
 
@@ -87,6 +88,26 @@ def test_then_clickhouse_and_then_the_log(
     assert json.loads(printed.out)["source"] == "log"
     assert "not from ClickHouse: expired there" in printed.err
     assert api.paths[-1] == f"/v1/sessions/{SESSION}/at?event=e1&fold=true"
+
+
+@pytest.mark.parametrize(("held", "folded"), [(404, 2), (200, 0)])
+def test_a_difference_is_of_one_fold(
+    api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, held: int, folded: int
+) -> None:
+    asked: list[Sequence[object]] = []
+
+    def fold(_past: object, points: Sequence[object]) -> list[dict[str, Any]]:
+        asked.append(points)
+        versions = [{**DOCUMENT["row"], "version": number} for number, _ in enumerate(points)]
+        return [{**DOCUMENT, "row": row} for row in versions]
+
+    monkeypatch.setattr(past._Past, "_fold_rows", fold)
+    api.held = (held, DOCUMENT)
+    assert run_command(["session", "diff", SESSION, "offset:7", "event:e1", "--json"]) == 0
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [line["field"] for line in found] == (["session.version"] if folded else [])
+    assert asked == ([[("offset", 7), ("event", "e1")]] if folded else [])
+    assert len(api.paths) == 2
 
 
 @pytest.mark.parametrize(("status", "code"), [(404, 4), (410, 4), (403, 2), (500, 1), (503, 3), (400, 5)])
