@@ -30,7 +30,10 @@ from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import AccessedResource, Snapshot, SnapshotMessage, ToolExecution
 
 ID = re.compile("snap_[0-9a-f]{12}")
+MESSAGE: Any = SnapshotMessage  # as programs without types call them
+RESOURCE: Any = AccessedResource
 SEARCH = ToolExecution("call-1", "search_papers", '{"query":"lag"}')
+CALL: Any = SEARCH
 
 
 @tool(effect="read")
@@ -191,26 +194,26 @@ def test_a_result_without_a_call_is_refused() -> None:
         ({"messages": 5}, "messages is 5: give a list of SnapshotMessage"),
         ({"resources": ["file:///a"]}, r"resources\[0\] is 'file:///a': give a list of AccessedResource"),
         (
-            {"messages": [SnapshotMessage("user", "a" * 64), SnapshotMessage(1, "b" * 64)]},
+            {"messages": [MESSAGE("user", "a" * 64), MESSAGE(1, "b" * 64)]},
             r"messages\[1\].role is 1: give a text$",
-        ),  # type: ignore[arg-type]
+        ),
         (
-            {"messages": [SnapshotMessage("user", "a" * 64, "3")]},
+            {"messages": [MESSAGE("user", "a" * 64, "3")]},
             r"messages\[0\].tokens is '3': give a whole number or None$",
-        ),  # type: ignore[arg-type]
+        ),
         (
-            {"messages": [SnapshotMessage("user", "a" * 64, True)]},
+            {"messages": [MESSAGE("user", "a" * 64, True)]},
             r"messages\[0\].tokens is True: give a whole number or None$",
         ),
         (
-            {"resources": [AccessedResource("file:///a", 1.5, "read")]},
+            {"resources": [RESOURCE("file:///a", 1.5, "read")]},
             r"resources\[0\].accessed_at is 1.5: give a whole number$",
-        ),  # type: ignore[arg-type]
+        ),
         ({"tool_call": "search"}, "tool_call is 'search': give a ToolExecution"),
         (
-            {"tool_call": SEARCH._replace(parameters_json={"query": "lag"})},
+            {"tool_call": CALL._replace(parameters_json={"query": "lag"})},
             "tool_call.parameters_json is {'query': 'lag'}: give a text$",
-        ),  # type: ignore[arg-type]
+        ),
         ({"context": ["hello"]}, r"context is \['hello'\]: give a text or None$"),
         ({"total_tokens": 1.5}, "total_tokens is 1.5: give a whole number or None$"),
         ({"messages": [], "context": random.Random(1).randbytes(2_000_000).hex()}, "bytes"),

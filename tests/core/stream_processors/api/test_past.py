@@ -133,6 +133,15 @@ def test_the_eleventh_state_takes_the_place_of_the_oldest_one_and_an_hour_is_the
     assert rig.ask(f"offset={offsets[-1]}")[1]["source"] == "log"
 
 
+def test_a_memory_of_no_states_keeps_none(rig: PageRig) -> None:
+    """R-003-83: each tier is a choice; this one is turned off by 0."""
+    state, point = rig.rig.past(rig.agent, Point("offset", 1)), Point("offset", 1)
+    for states_max, kept in ((0, None), (1, state)):
+        states = PastStates(states_max, 3_600)
+        states.keep(rig.agent.key, point, state)
+        assert states.find(rig.agent.key, point) is kept
+
+
 def test_the_last_folded_record_is_answered_from_the_row_and_equals_the_log(rig: PageRig) -> None:
     offset = rig.rig.offset - 1
     of_row = rig.ask(f"offset={offset}")[1]
@@ -192,7 +201,7 @@ def test_a_partition_of_many_rows_is_looked_through_in_parts(
             rig.rig.send(rig.agent, "session_activity")
 
     monkeypatch.setattr(past_module, "_KEYS_SLICE", 2)
-    monkeypatch.setattr(past_module.asyncio, "sleep", pause)
+    monkeypatch.setattr(asyncio, "sleep", pause)
     status, found = rig.ask(f"offset={offset}")
     assert (status, found["source"]) == (200, "log" if folds_on else "row")
     assert pauses >= 3

@@ -94,8 +94,8 @@ def test_an_error_or_silence_is_no_end(monkeypatch: pytest.MonkeyPatch, trail: S
 
 
 def test_a_trail_is_read_from_a_time_on(monkeypatch: pytest.MonkeyPatch, trail: Sequence[AuditRecord]) -> None:
-    monkeypatch.setattr(audit_log, "reader_of", lambda _: reader)
     for since_ms, first in ((0, 0), (2, 2), (len(trail), len(trail))):
         reader = AuditReader([*messages_of(trail), end_of(0, len(trail))])
+        monkeypatch.setattr(audit_log, "reader_of", lambda _, reader=reader: reader)
         parts = list(read_audit(SETTINGS, 0, StateExpired, None, since_ms))
         assert [record for part in parts for record in part.records] == trail[first:]

@@ -49,6 +49,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def test_both_stores_are_the_same_mapping(store: Store) -> None:
+    """R-003-83: the store is a choice, and changes no answer."""
     rows = store.rows
     for name in ("a", "b", "c"):
         rows[name.encode()] = stone(name)
