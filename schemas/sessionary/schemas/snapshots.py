@@ -7,6 +7,7 @@ give back the very text of the state is never made.
 
     whole_snapshot   the whole content of a stored snapshot, once its hash is checked
     stored_snapshot  a snapshot as an event has it: a delta if that is small, and compressed
+    read_snapshot    one of them, from the last whole one before it on
     read_chain       the snapshots from the first one to a given one
     examine_chain    the good ones of them, and the faults
 """
@@ -98,6 +99,22 @@ def content_size(snapshot: Snapshot) -> int:
     return len(snapshot.state_json.encode()) + len((snapshot.context or "").encode()) + _messages_size(snapshot)
 
 
+def read_snapshot(snapshots: Mapping[str, Snapshot], name: str) -> Snapshot:
+    """Return one whole snapshot: `WHOLE_EVERY` stored ones are read at most, one of them whole.
+
+    `snapshots`: stored ones by their ids; those before the last whole one need not be there. Raises
+    `SnapshotCorrupt` as `read_chain` does, for these only.
+    """
+    ids, faults = _walk_parents(snapshots, name, to_whole=True)
+    if faults:
+        raise faults[0]
+    whole: Snapshot | None = None
+    for each in reversed(ids):
+        whole = whole_snapshot(snapshots[each], whole)
+    assert whole is not None
+    return whole
+
+
 class ExaminedChain(NamedTuple):
     """What can be read of a chain.
 
@@ -144,8 +161,13 @@ def examine_chain(snapshots: Mapping[str, Snapshot], last: str) -> ExaminedChain
     return ExaminedChain(good, faults)
 
 
-def _walk_parents(snapshots: Mapping[str, Snapshot], last: str) -> tuple[list[str], list[SnapshotCorrupt]]:
-    """Return the ids from `last` to the first snapshot, and the fault that ended the walk."""
+def _walk_parents(
+    snapshots: Mapping[str, Snapshot], last: str, *, to_whole: bool = False
+) -> tuple[list[str], list[SnapshotCorrupt]]:
+    """Return the ids from `last` to the first snapshot, and the fault that ended the walk.
+
+    `to_whole`: to the first whole one on the way instead.
+    """
     ids: list[str] = []
     seen = set[str]()
     name: str | None = last
@@ -159,7 +181,7 @@ def _walk_parents(snapshots: Mapping[str, Snapshot], last: str) -> tuple[list[st
             return ids, [SnapshotCorrupt("broken_chain", f"snapshot {name}, {where}, is missing", name)]
         seen.add(name)
         ids.append(name)
-        name = found.parent_snapshot_id
+        name = None if to_whole and found.encoding != "delta" else found.parent_snapshot_id
     return ids, []
 
 

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from sessionary.schemas.ids import snapshot_hash
 from sessionary.schemas.snapshots import (
     COMPRESSED_ABOVE,
+    WHOLE_EVERY,
     SnapshotCorrupt,
     content_size,
     examine_chain,
     read_chain,
+    read_snapshot,
     stored_snapshot,
     whole_snapshot,
 )
@@ -111,6 +113,42 @@ def test_a_conversation_of_200_turns_is_stored_in_a_fifth() -> None:
     assert stored * 5 <= plain
     whole_ones = read_chain({each.snapshot_id: each for each in chain}, chain[-1].snapshot_id)
     assert whole_ones[-1] == parent
+
+
+class Touched(dict[str, Snapshot]):
+    """Notes which snapshots are read."""
+
+    def __init__(self, chain: list[Snapshot]) -> None:
+        super().__init__({each.snapshot_id: each for each in chain})
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Snapshot:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+def test_one_snapshot_is_read_from_one_whole_one_and_the_deltas_after_it() -> None:
+    pad = {"pad": ["x" * 50 for _ in range(40)]}
+    wholes, chain = list[Snapshot](), list[Snapshot]()
+    for number in range(3 * WHOLE_EVERY):
+        parent = wholes[-1] if wholes else None
+        wholes.append(make(number, {"n": number, **pad}, parent))
+        chain.append(stored_snapshot(wholes[-1], parent if number % WHOLE_EVERY else None))
+    for number, whole in enumerate(wholes):
+        touched = Touched(chain)
+        assert read_snapshot(touched, whole.snapshot_id) == whole
+        deltas = number % WHOLE_EVERY
+        assert [each.encoding for each in chain if each.snapshot_id in touched.names] == ["full", *["delta"] * deltas]
+    # Neither those before it nor their damage matter.
+    known = {each.snapshot_id: each for each in chain[WHOLE_EVERY:]}
+    assert read_snapshot(known, chain[-1].snapshot_id) == wholes[-1]
+    del known[chain[-2].snapshot_id]
+    with pytest.raises(SnapshotCorrupt, match=f"snapshot {chain[-2].snapshot_id}, the parent of .*, is missing"):
+        read_snapshot(known, chain[-1].snapshot_id)
 
 
 def test_any_flipped_byte_is_found() -> None:
