@@ -16,7 +16,7 @@ from sessionary.schemas.events import RunCompleted, ToolCallStarted
 from tests.style.project import ROOT
 
 PAGE = (ROOT / "docs" / "learn" / "adopting.md").read_text("utf-8")
-NAMES = ("loop", "graph", "chat")
+NAMES = ("loop", "graph", "chat", "jobs")
 
 
 def die_in(memory: InMemoryTransport, session: Session) -> None:
@@ -89,5 +89,5 @@ def test_a_ported_agent_has_as_many_new_lines_as_the_page_says(name: str) -> Non
     assert (marks.count("+"), marks.count("-")) == (int(said[1]), int(said[2]))
 
 
-def test_each_of_the_three_stands_on_the_page() -> None:
+def test_each_of_the_four_stands_on_the_page() -> None:
     assert re.findall(r"`(\w+)\.py` \| \+", PAGE) == list(NAMES)

@@ -171,6 +171,7 @@ AGE_LIMIT_MS = 7 * 86_400_000
 # The clock that says so may be ahead: then it is noticed within a day, and no event is given up.
 OLD_WAIT_S = 86_400.0
 _OLD_LOOK_S = 600.0  # between two looks whether they are still too old
+_LOOK_S = 5.0  # between two looks for processes that have died beside this one
 OldEvents = Literal["wait", "send", "expire"]
 """The treatment of dead processes' events that seem older than the limit."""
 
@@ -371,8 +372,13 @@ class Spool:
         return claim_orphans({self._folder: None, **others}, self._bytes_max, oldest_ms)
 
     def look_again(self) -> bool:
-        """Return True if spools that wait are to be looked at again: the clock may be right now."""
-        if self.old_left and awake_and_asleep_s() - self._looked_s >= min(_OLD_LOOK_S, OLD_WAIT_S):
+        """Return True if it is time to look for dead processes again.
+
+        One may have died since, or the clock may be right now, by which those that wait are too
+        old: their files are read each time, so that is rare.
+        """
+        pause_s = min(_OLD_LOOK_S, OLD_WAIT_S) if self.old_left else _LOOK_S
+        if awake_and_asleep_s() - self._looked_s >= pause_s:
             self._more_orphans = True
             self.old_left = 0
             return True

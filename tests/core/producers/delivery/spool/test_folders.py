@@ -35,15 +35,18 @@ def leave_events(folder: Path, name: str, *ages_ms: int, cluster_id: str | None 
 
     `cluster_id`: of the cluster that it has reached.
     """
-    own, memory = memory_client()
-    own.session(user_id="u")
-    value = memory.records()[0].value
     dead = Spool(folder, name, 1 << 20, old="wait")
     if cluster_id is not None:
         dead.note_cluster(cluster_id)
     for age_ms in ages_ms:
-        dead.append_frame(Frame(time.time_ns() // 1_000_000 - age_ms, b"acme:" + name.encode(), None, value), None)
+        append_event(dead, b"acme:" + name.encode(), age_ms)
     dead.close()
+
+
+def append_event(own: Spool, key: bytes, age_ms: int = 0) -> None:
+    client, memory = memory_client()
+    client.session(user_id="u")
+    own.append_frame(Frame(time.time_ns() // 1_000_000 - age_ms, key, None, memory.records()[0].value), None)
 
 
 @pytest.fixture
@@ -87,6 +90,24 @@ def test_a_clock_ahead_gives_no_event_up(tmp_path: Path, monkeypatch: pytest.Mon
         look_at_files(made)
         wait_until(lambda: queued(made) == 2, 60, "the events that are no longer too old")
         assert len(errors) == 1
+
+
+@pytest.mark.usefixtures("_fake_kafka")
+def test_a_client_that_runs_takes_over_a_process_that_dies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As among the workers of a server: the others live on, and none may start."""
+    of = new_settings("kafka:9092", tmp_path)
+    with new_client(of, []) as made:
+        beside = Spool(of.spool_folder, "beside", 1 << 20)
+        append_event(beside, b"acme:beside")
+        monkeypatch.setattr(spool_module, "_LOOK_S", 0.0)
+        look_at_files(made)
+        assert (queued(made), made.counters.replayed) == (0, 0), "it lives"
+        beside.abandon()
+        look_at_files(made)
+        wait_until(lambda: queued(made) == 1, 60, "the dead process's event")
+        assert made.counters.replayed == 1
 
 
 @pytest.mark.usefixtures("_fake_kafka")
