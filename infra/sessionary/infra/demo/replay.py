@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ _AGENT: Final = "buyer"
 _STALL_S: Final = 60.0
 _ANSWER_S: Final = 60.0
 _COMMAND_S: Final = 120.0
+_PAUSE_S: Final = 1.0
 _ANSWER_BYTES_MAX: Final = 16 << 20
 _ENDED: Final = """
 SELECT
@@ -257,7 +259,7 @@ def _await_rows(clickhouse: ClickHouseClient, session_ids: Sequence[str], progre
         return PipelineStatus(ended == len(session_ids), ended, text)
 
     if not wait_until_done(check, _STALL_S, progress):
-        raise Unavailable(f"the ends of {len(session_ids)} sessions did not come to ClickHouse", 1.0)
+        raise Unavailable(f"the ends of {len(session_ids)} sessions did not come to ClickHouse", _PAUSE_S)
 
 
 def _array(values: Iterable[str]) -> str:
@@ -312,14 +314,18 @@ def _control_api(environ: Mapping[str, str], token: str) -> "Iterator[Callable[[
     servers = ControlServers(settings.control_url, settings.control_ca_location, _ANSWER_BYTES_MAX)
 
     def ask(path: str) -> dict[str, Json]:
-        try:
-            answer = servers.send(Request(path, {"Authorization": f"Bearer {token}"}), _ANSWER_S)
-        except Unanswered as error:
-            raise Unavailable(f"{settings.control_url} does not answer ({error})", 1.0) from None
-        document: dict[str, Json] = json.loads(answer.body)
-        if answer.status != 200:
-            raise Unavailable(f"{path}: {document.get('detail')}", 1.0)
-        return document
+        deadline = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                answer = servers.send(Request(path, {"Authorization": f"Bearer {token}"}), _ANSWER_S)
+            except Unanswered as error:
+                raise Unavailable(f"{settings.control_url} does not answer ({error})", _PAUSE_S) from None
+            document: dict[str, Json] = json.loads(answer.body)
+            if answer.status == 200:
+                return document
+            if answer.status != 503 or time.monotonic() > deadline:
+                raise Unavailable(f"{path}: {document.get('detail')}", _PAUSE_S)
+            time.sleep(_PAUSE_S)  # the processor, or its broker, has too much to do
 
     try:
         yield ask
@@ -427,8 +433,8 @@ def _run_command(arguments: Sequence[str]) -> dict[str, Json]:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=_COMMAND_S, check=False)
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"sessionary {' '.join(arguments)} took more than {_COMMAND_S:g} s", 1.0) from None
+        raise Unavailable(f"sessionary {' '.join(arguments)} took more than {_COMMAND_S:g} s", _PAUSE_S) from None
     if done.returncode != 0:
-        raise Unavailable(f"sessionary {' '.join(arguments)} failed: {done.stderr.strip()}", 1.0)
+        raise Unavailable(f"sessionary {' '.join(arguments)} failed: {done.stderr.strip()}", _PAUSE_S)
     answer: dict[str, Json] = json.loads(done.stdout)
     return answer
