@@ -92,8 +92,8 @@ class LogClient:
     def ask_ids(self) -> TopicIds:
         """Return the ids of the topics. Blocks for up to 12 s.
 
-        Each call asks: a topic can be deleted and made again in half a second, and a decision that took
-        the former id would halt the partition that it should open.
+        Each call asks: a topic can be deleted and made again in half a second, and a decision that
+        took the former id would halt the partition that it should open.
         """
         with self._lock:
             try:
