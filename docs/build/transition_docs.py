@@ -27,7 +27,6 @@ from sessionary.schemas.limits import (
     TRANSACTIONS_MAX,
 )
 from sessionary.stream_processors.core.session.migration import HELD, LET_GO, TAKEN
-from sessionary.stream_processors.core.session.snapshots import SNAPSHOT_IDS_KEPT
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES
 
 ROOT = Path(__file__).parents[2]
@@ -139,8 +138,8 @@ A `checkpoint_saved` with `data_json` has a row for each operation of its run, o
 it holds the last {CHECKPOINTS_KEPT}, fewer if their data exceed {CHECKPOINT_CHARACTERS_MAX:,} characters. The
 contents of the last snapshots (`snapshot_created`) are kept in the same way. `session_rolled_back`
 makes the content of one of these, or of the head of the chain, the next version. For another
-snapshot of the session, whose id must be among the last {SNAPSHOT_IDS_KEPT:,}, it brings the content
-in `state_json`. Any other target is rejected as `unknown_snapshot`.
+snapshot of the session it brings the content in `state_json`. Any other target is rejected as
+`unknown_snapshot`.
 
 | event | the transaction is | after it | rejected as |
 |---|---|---|---|

@@ -135,7 +135,9 @@ def is_snapshot_known(row: SessionState, snapshot_id: str) -> bool:
     """Return whether the session has, or had, a snapshot of this id."""
     if snapshot_id == row.snapshot.snapshot_id:
         return True
-    number, ranges = _number_of(snapshot_id), row.snapshot_ids
+    number, ranges = snapshot_number(snapshot_id), row.snapshot_ids
+    if number is None:
+        return False
     place = _place_after(ranges, number) - _RANGE_BYTES
     return place >= 0 and number <= _last_of(ranges, place)
 
