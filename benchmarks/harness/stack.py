@@ -192,12 +192,13 @@ def wait_transactions_end(kafka: KafkaSettings, timeout_s: float = _TRANSACTIONS
 
 
 @contextmanager
-def running_stack(bench: Bench) -> Iterator[Stack]:
-    """Run a broker while the context lasts; yield the stack."""
+def running_stack(bench: Bench, *, with_broker: bool = True) -> Iterator[Stack]:
+    """Run a broker, unless none is wanted, while the context lasts; yield the stack."""
     folder = Path(tempfile.mkdtemp(prefix="sessionary-bench-"))
     stack = Stack(bench, folder)
     try:
-        stack.start_servers()
+        if with_broker:
+            stack.start_servers()
         yield stack
     finally:
         stack.stop()

@@ -16,6 +16,9 @@
     rolling_restart k: pauses of partitions in a rolling restart
     million         m: a million sessions: recovery, restart in place, tombstones
     command_times   o: the times of operators' commands and of scrapes
+    past            n: a session's state at a point, from each source
+    conversation    n: what a growing conversation takes, in ClickHouse and in the changelog
+    instructions    n: instructions of an agent's event, with and without snapshots
     many_partitions p: idle partitions, and latency with many
     idle_sinks      q: the cost of idle partitions for sinks and ClickHouse
     restart         r: restart and takeover after kill -9
@@ -87,6 +90,9 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("h", "growth", "Cost per event as live sessions grow"),
     Measurement("k", "rolling_restart", "Rolling restart of three processors"),
     Measurement("m", "million", "A million sessions and their tombstones"),
+    Measurement("n", "past", "A session's state at a point", by_build=True),
+    Measurement("n", "conversation", "What a growing conversation takes"),
+    Measurement("n", "instructions", "Instructions of an agent's event"),
     Measurement("o", "command_times", "How long operators wait"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
     Measurement("q", "idle_sinks", "Sinks and ClickHouse beside idle partitions"),

@@ -32,6 +32,7 @@ LEFT_OUT = {
     "h": "the full job of b, with sessions before it",
     "k": "workers that start beside a load",
     "m": "recovery, as in d",
+    "n": "folds and tables, as in other tests of states at a point; callgrind",
     "p": "many partitions: it watches for minutes",
     "q": "it watches for a minute",
     "r": "restarts of processes, as in k",

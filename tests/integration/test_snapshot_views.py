@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.measurements.conversation import RATIO_MAX, TURNS, table_ratio
+from benchmarks.workload.conversation import hold_conversation
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.producers import tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
@@ -191,3 +193,8 @@ def test_the_sample_comes_back_without_a_loss(tables: ClickHouseSettings) -> Non
     assert [tuple(each.values()) if isinstance(each, dict) else tuple(each) for each in row["resources"]] == [
         ("file:///data/papers.db", 1_732_000_000_000_000, "read")
     ]
+
+
+def test_a_conversation_whose_context_grows_is_stored_in_a_fifth(tables: ClickHouseSettings) -> None:
+    """R-003-65."""
+    assert table_ratio(tables, hold_conversation(TURNS, 1, with_text=True)) <= RATIO_MAX

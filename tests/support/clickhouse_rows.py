@@ -37,13 +37,20 @@ def insert_block(
 
     They go into the sink's own table, or into its side table.
     """
+    raws = [RawRecord("t", 0, offset, at_us // 1_000, b"k", value) for at_us, offset, value in records]
+    insert_raws(clickhouse, kind, raws, token, in_side=in_side)
+
+
+def insert_raws(
+    clickhouse: ClickHouseSettings, kind: SinkKind, raws: Sequence[RawRecord], token: str, *, in_side: bool = False
+) -> None:
+    """Insert one block of records, as Kafka delivered them."""
     sink = SINKS[kind]
     target = sink.side if in_side else sink
     assert target is not None
     inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), target.table)
     inserter.open()
     block = inserter.new_block()
-    raws = [RawRecord("t", 0, offset, at_us // 1_000, b"k", value) for at_us, offset, value in records]
     assert not block.add_rows([target.build_row(raw, Decoder()) for raw in raws])
     inserter.insert_block(block, token, first_try=True)
     inserter.close()
