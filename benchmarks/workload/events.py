@@ -165,7 +165,7 @@ def _reproducible(lines: Sequence[_Line], session_id: str) -> tuple[_Line, ...]:
     names: dict[str, str] = {}
 
     def rename_snapshot(given: Snapshot) -> Snapshot:
-        name = names.setdefault(given.snapshot_id, f"snap_{derived_id(session_id, len(names))[:12]}")
+        name = names.setdefault(given.snapshot_id, f"snap_{derived_id(session_id, len(names))[-12:]}")
         return given._replace(snapshot_id=name, parent_snapshot_id=names.get(given.parent_snapshot_id or ""))
 
     def replace_drawn(payload: Any) -> Payload:
