@@ -117,7 +117,7 @@ def test_a_snapshot_of_long_ago_is_retrievable_and_compressed(
     """R-003-35, R-003-63: the stored form is compressed, and by how much is told."""
     aged, rng = AgedRows(tables), random.Random(age_days)
     begun_ms = int((time.time() - age_days * 86_400) * 1_000)
-    client, memory = memory_client(memory=InMemoryTransport(now_ms=begun_ms))
+    client, memory = memory_client(memory=InMemoryTransport(1, now_ms=begun_ms))
     words = [rng.choice(("lag", "broker", "offset", "commit")) for _ in range(2_000)]
     with client, client.session(user_id="u", state={"words": words}, data_classes=classes) as session:
         session.snapshot(context=" ".join(words))
@@ -143,7 +143,7 @@ def test_no_snapshot_is_left_once_personal_data_has_expired(
 ) -> None:
     aged = AgedRows(tables)
     begun_ms = int((time.time() - age_days * 86_400) * 1_000)
-    client, memory = memory_client(memory=InMemoryTransport(now_ms=begun_ms))
+    client, memory = memory_client(memory=InMemoryTransport(1, now_ms=begun_ms))
     with client, client.session(user_id="u", data_classes=("personal", "financial"), snapshots=True) as session:
         search_papers("a")
         session.pause("a break")

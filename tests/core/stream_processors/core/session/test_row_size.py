@@ -128,8 +128,8 @@ def fill_row(rig: FoldRig, agent: EventFactory, beyond: int = 0) -> str:
         assert rig.send(agent, "session_activity") == "applied"
     size = 3_000_000
     assert rig.send(agent, "snapshot_created", snapshot=snapshot("later", "s" * size)) == "applied"
-    room = ROW_BYTES_MAX - rig.row_bytes(agent) if type(rig) is FoldRig else 6
-    size += room - 6  # the row keeps the id of the one before, too
+    room = ROW_BYTES_MAX - rig.row_bytes(agent) if type(rig) is FoldRig else 12
+    size += room - 12  # the row keeps the id of the one before, too, as a range
     return rig.send(agent, "snapshot_created", snapshot=snapshot("after", "s" * (size + beyond)))
 
 
