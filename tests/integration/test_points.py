@@ -102,7 +102,7 @@ def test_transactions_of_several_processes_lose_nothing(
 
 
 def test_a_plan_outlives_kill_9_and_is_made_anew_only_where_it_failed(rig: ExamplesRig) -> None:
-    """R-004-52, by a real kill -9: three processes carry out one run; in the second the plan fails."""
+    """R-004-52, by a real kill -9: three processes, and a plan that fails in the second one."""
     session_id = new_session_id()
     module = "tests.support.planning_agent"
     first = kill_once_it_says(rig.start_program(module, session_id, "collect", "first"), "does collect")
