@@ -1,4 +1,4 @@
-"""A kill -9 inside a list, and transactions of writers in several processes, down to ClickHouse."""
+"""A kill -9 inside a list and a plan, and transactions of several processes, down to ClickHouse."""
 
 import json
 import subprocess
@@ -99,3 +99,29 @@ def test_transactions_of_several_processes_lose_nothing(
     events = [event for event in read_events(kafka) if isinstance(event, Event)]
     sent = sum(isinstance(event.payload, TxnCommitted) for event in events)
     assert rig.rejections() == [("txn_committed", "version_conflict")] * (sent - accepted)
+
+
+def test_a_plan_outlives_kill_9_and_is_made_anew_only_where_it_failed(rig: ExamplesRig) -> None:
+    """R-004-52, by a real kill -9: three processes, and a plan that fails in the second one."""
+    session_id = new_session_id()
+    module = "tests.support.planning_agent"
+    first = kill_once_it_says(rig.start_program(module, session_id, "collect", "first"), "does collect")
+    second = kill_once_it_says(rig.start_program(module, session_id, "look up", "again"), "does look up")
+    *third, result = rig.run_program(module, session_id, "-", "again").splitlines()
+    assert first == ["asked for a plan without None", "does collect"]
+    assert second == ["does collect", "does search", "asked for a plan without search", "does look up"]
+    assert third == ["does look up", "does write"]  # it asks for no plan
+    assert json.loads(result) == ["done collect", "done look up", "done write"]
+    assert rig.rejections() == []
+    rig.pipeline.wait_landed(END_S)
+    of_run = f"WHERE session_id = '{session_id}' AND run_id = 'r'"
+    plans = (
+        "SELECT event_type, JSONExtractString(payload_json, 'plan_json'), JSONExtractString(payload_json, 'reason') "
+        f"FROM {{db}}.v_run_events {of_run} AND event_type LIKE 'plan_%' ORDER BY source_offset"
+    )
+    later = '["collect","look up","write"]'
+    assert rig.pipeline.sql(plans) == [
+        ["plan_recorded", '["collect","search","write"]', ""],
+        ["plan_replaced", later, "LookupError: the tool search is gone"],
+    ]
+    assert rig.pipeline.sql(f"SELECT plan, status FROM {{db}}.v_runs {of_run}") == [[later, "completed"]]

@@ -22,7 +22,8 @@ class ResumePlan(NamedTuple):
         request: The run's input.
         done: Steps whose stored output is used again.
         to_retry: Steps that failed or were interrupted, and are tried again.
-        stop: The step that failed for good, which ends the run; None if there is none.
+        stop: The step that failed for good, which ends the run; None if there is none, or if the
+            plan was made anew without it.
         error: The failure of that step, or the run's own if that is fatal.
         next: The step with which the work continues; None if no known step is left.
         unresolved: Keys of tool calls that may have taken effect: they are resolved first.
@@ -46,12 +47,16 @@ class ResumePlan(NamedTuple):
 def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]) -> ResumePlan:
     """Return the effect of resuming `run`. `steps` are in the order in which they began."""
     known = {step.name: step for step in steps}
-    names = list(dict.fromkeys((*_planned_names(run.plan_json), *known)))
+    planned = _planned_names(run.plan_json)
+    names = list(dict.fromkeys((*planned, *known)))
     done = tuple(name for name in names if name in known and known[name].state in DONE_STATES)
-    fatal = next((step for step in map(known.get, names) if step is not None and _is_fatal(step)), None)
+    failed = [step for step in map(known.get, names) if step is not None and _is_fatal(step)]
+    # A step that the plan does not name is of a plan that failed, and was made anew.
+    fatal = next((step for step in failed if not planned or step.name.partition("/")[0] in planned), None)
+    given_up = {step.name for step in failed} if planned and fatal is None else set()
     error = fatal.error if fatal is not None else run.error
     is_over = run.state in ("completed", "cancelled") or (error is not None and error.error_class != "retryable")
-    left = [name for name in names if name not in done]
+    left = [name for name in names if name not in done and name not in given_up]
     return ResumePlan(
         run_id=run.run_id,
         state=run.state,

@@ -83,6 +83,36 @@ def test_a_plan_that_failed_is_replaced_once_with_the_cause(failed: str | BaseEx
     assert memory.rejections() == []
 
 
+@pytest.mark.parametrize("again", [[], ["step 2"]])
+def test_a_run_whose_process_dies_under_its_second_plan_goes_on_with_that(again: list[str]) -> None:
+    """Its failed step ends the run only if the new plan has it, too."""
+    client, memory = memory_client()
+    steps = ["step 1", "other", *again]
+
+    def fail() -> None:
+        raise LookupError("gone")
+
+    with client, client.session(user_id="u") as session:
+        run = session.run("report", run_id="r")
+        run.__enter__()
+        assert run.plan(lambda: ["step 1", "step 2"]) == ["step 1", "step 2"]
+        run.step("step 1", str)
+        with pytest.raises(LookupError):
+            run.step("step 2", fail)
+        run.plan(lambda: steps, failed="step 2 is gone")
+        run._leave_metadata()
+        if again:
+            with pytest.raises(RunOver):
+                session.resume_run("r").__enter__()
+            return
+        with session.resume_run("r") as resumed:
+            found = resumed.resume_plan()
+            assert (found.done, found.next, found.to_retry, found.stop) == (("step 1",), "other", (), None)
+            assert resumed.plan(fail) == steps
+            resumed.step("other", str)
+    assert memory.rejections() == []
+
+
 def test_a_plan_that_the_run_began_with_is_its_plan() -> None:
     client, memory = memory_client()
     planner = Planner()
