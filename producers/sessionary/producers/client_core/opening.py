@@ -26,6 +26,9 @@ _CONTINUED: Final = frozenset(
     {USER_IDLE, "init_timeout", "invalid_config", "connection_failed", "quota_exceeded", "quota_timeout"}
 )
 _ASKED: Final = 64  # successors in one question
+# Behind them, if the first session is forgotten: sessions of the last 14 days are known, in a row.
+_AHEAD: Final = 512
+_AHEAD_STRIDE: Final = 8
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
 _MOMENT_S: Final = 0.001
@@ -90,16 +93,18 @@ def _find_newest(opening: Opening, session_id: str) -> Place:
     if newest.state is not None and newest.state not in _OVER:
         return Place(session_id, newest.state, None)
     if not _is_final(newest):
-        last = session_id
+        last, ahead = session_id, _AHEAD if newest.state is None else 0
         while True:
             following: list[str] = []
-            while len(following) < _ASKED:
+            while len(following) < _ASKED + ahead:
                 last = successor_id(tenant_id, last)
                 following.append(last)
-            found = [each for each in _ask(opening, following) if each.state is not None]
+            asked = following[:_ASKED] + following[_ASKED + _AHEAD_STRIDE - 1 :: _AHEAD_STRIDE]
+            found = [each for each in _ask(opening, asked) if each.state is not None]
             newest = found[-1] if found else newest
-            if newest.session_id != last:
+            if not found or newest.session_id in asked[: _ASKED - 1]:
                 break
+            last, ahead = newest.session_id, 0
     if newest.state is None:
         return Place(session_id, None, None)
     if newest.state not in _OVER:

@@ -329,6 +329,19 @@ def test_an_id_leads_to_the_newest_although_the_first_one_is_forgotten() -> None
     assert client.open("thread-42", user_id="u1").session_id == successor_id("acme", second.session_id)
 
 
+@pytest.mark.usefixtures("idle_ends")
+def test_an_id_leads_to_the_newest_although_the_first_64_are_forgotten() -> None:
+    """A chat of some months: of its sessions, those of the last 14 days are known."""
+    client, memory = memory_client()
+    for days, links in ((10, 66), (6, 10)):
+        for _ in range(links):
+            client.open("thread-42", user_id="u1").cancel()
+        memory.advance(days * 86_400)
+    newest = client.open("thread-42", user_id="u1")
+    assert len({event.envelope.session_id for event in memory.events()}) == 77
+    assert other_client(memory).open("thread-42", user_id="u1").session_id == newest.session_id
+
+
 @pytest.mark.parametrize("later_s", [0, ARCHIVED_S])
 @pytest.mark.parametrize("end", ["session_closes", "user_leaves"])
 def test_a_session_that_ends_while_it_is_opened_is_not_opened(
