@@ -18,6 +18,7 @@ from sessionary.schemas.limits import TRANSACTIONS_MAX
 from sessionary.schemas.records import QuotaVerdict, RunState, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, QuotaName, RunQuota, SessionQuota, Snapshot
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
+from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX
 from tests.core.oracle_rig import START_MS
 from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
 from tests.core.random_agents import LONG_TEXTS, OUT_OF_BOUNDS, SHORT
@@ -77,8 +78,8 @@ class StoryFuzzer(RecordFuzzer):
             (self._take_over, 3),
             (self._beat_on, 1),
             (self._ask_person, 0.7),
-            (self._fail_for_good, 0.5),
-            (self._step_in, 0.6),
+            (self._fail_for_good, 0.8),
+            (self._step_in, 0.8),
             (self._migrate, 0.7),
             (self._create_by_time, 2),
             (self._overfill, 2),
@@ -86,13 +87,13 @@ class StoryFuzzer(RecordFuzzer):
             (self._send_agent_event, 4),
             (self._send_large_content, 2),
             (self._resume_too_late, 3.6),
-            (self._lose_task, 0.7),
+            (self._lose_task, 1),
             (self._send_point_event, 3),
             (self._end_many, 0.4),
-            (self._begin_too_many, 0.2),
+            (self._begin_too_many, 0.4),
             (self._release_twice, 0.7),
-            (self._recover_again, 1),
-            (self._damage_value, 38),
+            (self._recover_too_often, 0.7),
+            (self._damage_value, 44),
         ]
 
     def _pick_agent(self) -> EventFactory:
@@ -201,18 +202,33 @@ class StoryFuzzer(RecordFuzzer):
             self._send(agent, "session_resumed", answer, service_id="control-api", actor="alice")
 
     def _fail_for_good(self) -> None:
-        """Report an error that cannot be recovered from, and recover."""
+        """Report an error that cannot be recovered from, recover, and end for a wrong reason."""
         agent = self._pick_agent()
         self._send(agent, "session_errored", {"error": ErrorInfo("UNKNOWN", "broken", "it broke")})
         self._send(agent, "session_errored", {"error": ErrorInfo("fatal", "broken", "it broke")})
         self._send(agent, "session_phase_changed", {"phase": "recovery"})
-        self._send(agent, "session_recovered")
+        for _ in range(2):
+            self._send(agent, "session_recovered")
+            self._send(agent, "session_terminated", {"reason": "completed"})
+
+    def _recover_too_often(self) -> None:
+        """Recover from an error of which it is possible, more often than is allowed."""
+        agent = self._pick_agent()
+        row = self._state_of(agent)
+        epoch = 1 if row is None else row.epoch
+        for attempt in range(RECOVERY_ATTEMPTS_MAX + 4):
+            at = epoch + min(attempt, RECOVERY_ATTEMPTS_MAX)
+            self._send(agent, "session_errored", {"error": ErrorInfo("retryable", "e", "e")}, epoch=at)
+            self._send(agent, "session_phase_changed", {"phase": "recovery"}, epoch=at)
+            self._send(agent, "session_recovered", epoch=at)
 
     def _step_in(self) -> None:
         """Let an operator do what may fit the session's state."""
         agent = self._pick_agent()
         row = self._state_of(agent)
         event_type, fields = ("session_resumed", {}) if row is None else draw_operator_event(self._random, row)
+        if self._random.random() < 0.3:
+            event_type, fields = "requests_repeated", {"as_operator": True}
         self._send(agent, event_type, fields, service_id="control-api", actor=draw_actor(self._random))
 
     def _migrate(self) -> None:
