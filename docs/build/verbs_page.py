@@ -112,6 +112,16 @@ def _verb(
     )
 
 
+def signature_of(function: object) -> str:
+    """Return the parameters of a function or method with their defaults, and what it returns."""
+    assert inspect.isfunction(function)
+    [node] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    module = inspect.getmodule(function)
+    returns = "" if node.returns is None else ast.unparse(node.returns).strip("'\"")
+    return f"({', '.join(_parameters(node.args, {} if module is None else vars(module), bound=False))}) -> {returns}"
+
+
 def _parameters(args: ast.arguments, constants: Mapping[str, object], *, bound: bool) -> Iterator[str]:
     listed = [*args.posonlyargs, *args.args]
     defaults = [None] * (len(listed) - len(args.defaults)) + list(args.defaults)
@@ -132,7 +142,7 @@ def _parameter(arg: ast.arg, default: ast.expr | None, constants: Mapping[str, o
     """Return a parameter with its default; a constant's value says more than its name."""
     if default is None:
         return arg.arg
-    if isinstance(default, ast.Name) and default.id in constants:
+    if isinstance(default, ast.Name) and default.id in constants and not callable(constants[default.id]):
         return f"{arg.arg}={constants[default.id]!r}"
     return f"{arg.arg}={ast.unparse(default)}"
 

@@ -33,7 +33,7 @@ ENDING = (
     "rejected replay 0:1",
     "spool drain",
     "call resolve 0000 key --outcome failed --by ann",
-    "session simulate s --tenant acme --replace 1=tests/recorded/view_columns.json",
+    "session simulate s --tenant acme --replace 1=tests/golden/0.2.0/columns.json",
 )
 # They go on trying, and say so in their logs.
 LASTING = {

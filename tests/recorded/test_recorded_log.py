@@ -54,6 +54,10 @@ RELEASES = sorted(path.parent.name for path in FOLDER.glob("*/settings.json"))
 # Byte for byte the fold's own. In `batches`, start and instance are the processor's.
 SAME_BYTES = ("audit", "rejected", "cleanup", "changelog")
 DIFFERENCES_MAX = 5
+FROZEN = (
+    "what the rules of a release decide is frozen. Undo the change, or make it a branch by a new version of the rules "
+    "(docs/decisions/007-rules-have-versions.md), and record the next release beside this one (README.md)"
+)
 # Records and timers of a batch, at most, for even and odd partitions: no processor uses these.
 OTHER_CUTS = ((37, 701), (1_999, 3))
 
@@ -160,7 +164,7 @@ def test_the_log_comes_to_the_recorded_bytes(release: str, topic: str) -> None:
     assert log.outputs[topic].keys() <= log.events.keys()
     for partition in log.events:
         ours, theirs = refolded(release)[partition][topic], log.outputs[topic].get(partition, [])
-        assert differences(ours, theirs) == [], f"partition {partition} of {topic}"
+        assert differences(ours, theirs) == [], f"partition {partition} of {topic}: {FROZEN}"
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -29,7 +29,7 @@ from sessionary.schemas.records import AuditRecord
 from tests.support.values import events_of, every_example
 
 GENERAL, COMPILED = Decoder(compiled=False), Decoder()
-GOLDEN = json.loads(Path(__file__).parents[3].joinpath("golden", "0.2.0.json").read_text("utf-8"))
+GOLDEN = json.loads(Path(__file__).parents[3].joinpath("golden", "0.2.0", "bytes.json").read_text("utf-8"))
 EXAMPLES = {type(v.payload if isinstance(v, Event) else v).__name__: v for v in every_example()}
 
 

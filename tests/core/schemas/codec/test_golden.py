@@ -1,28 +1,18 @@
 """The bytes of each release stay readable, and its schemas keep their fingerprints.
 
-Until a release is made, its golden bytes follow the schemas: `python -m tests.golden.write 0.2.0`
-writes them again, and the difference is read in the review.
+That today's bytes and schemas are those of the newest release: `tests/golden/test_frozen.py`.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sessionary.schemas.codec import Event, encode_event, encode_record
-from sessionary.schemas.codec.catalogue import current_schemas, schema_fingerprint, writer_schemas
+from sessionary.schemas.codec.catalogue import canonical_form, writer_schemas
 from tests.core.schemas.codec.test_framing import read_any
-from tests.support.values import as_json, every_example
+from tests.golden.forms import frozen_releases, read_forms
+from tests.support.values import as_json
 
-FOLDER = Path(__file__).parents[3] / "golden"
-FINGERPRINTS = "fingerprints-"
-VERSIONS = sorted(path.stem.removeprefix(FINGERPRINTS) for path in FOLDER.glob(f"{FINGERPRINTS}*.json"))
-
-
-def read_golden(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    return found
+VERSIONS = frozen_releases()
 
 
 def holds(older: Any, newer: Any) -> bool:
@@ -37,32 +27,23 @@ def holds(older: Any, newer: Any) -> bool:
 def test_each_version_has_bytes_and_fingerprints_of_the_same_schemas() -> None:
     assert VERSIONS
     for version in VERSIONS:
-        names = {name.rpartition(".")[2] for name in read_golden(f"{FINGERPRINTS}{version}")}
-        assert names == read_golden(version).keys()
+        names = {name.rpartition(".")[2] for name in read_forms(version, "schemas")}
+        assert names == read_forms(version, "bytes").keys()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_golden_bytes_of_every_version_are_read(version: str) -> None:
-    for name, entry in read_golden(version).items():
+    for name, entry in read_forms(version, "bytes").items():
         assert holds(entry["value"], as_json(read_any(bytes.fromhex(entry["bytes"])))), name
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_fingerprints_of_every_version_are_known_by_their_names(version: str) -> None:
-    for name, fingerprint in read_golden(f"{FINGERPRINTS}{version}").items():
-        assert writer_schemas()[bytes.fromhex(fingerprint)].full_name == name
-        assert read_golden(version)[name.rpartition(".")[2]]["bytes"][4:20] == fingerprint
-
-
-def test_the_newest_version_s_golden_bytes_are_written_today() -> None:
-    newest = max(VERSIONS, key=lambda version: [int(part) for part in version.split(".")])
-    today = {name: schema_fingerprint(schema).hex() for name, schema in current_schemas().items()}
-    assert read_golden(f"{FINGERPRINTS}{newest}") == today
-    golden = read_golden(newest)
-    for value in every_example():
-        name = type(value.payload if isinstance(value, Event) else value).__name__
-        written = encode_event(value) if isinstance(value, Event) else encode_record(value)
-        assert written.hex() == golden[name]["bytes"], name
+    golden = read_forms(version, "bytes")
+    for name, form in read_forms(version, "schemas").items():
+        schema = writer_schemas()[bytes.fromhex(form["fingerprint"])]
+        assert (schema.full_name, canonical_form(schema.parsed)) == (name, form["form"])
+        assert golden[name.rpartition(".")[2]]["bytes"][4:20] == form["fingerprint"]
 
 
 def test_a_value_that_lost_a_field_holds_no_older_one() -> None:

@@ -32,7 +32,7 @@ from tests.support.broken_headers import BrokenMessage
 from tests.support.sink_records import NOW_US, agent_event, usage
 from tests.support.values import events_of, example_event
 
-GOLDEN = json.loads(Path(__file__).parents[4].joinpath("golden", "0.2.0.json").read_text("utf-8"))
+GOLDEN = json.loads(Path(__file__).parents[4].joinpath("golden", "0.2.0", "bytes.json").read_text("utf-8"))
 IS_NATIVE = str(event_columns.__file__).endswith(tuple(EXTENSION_SUFFIXES))
 needs_encoder = pytest.mark.skipif(not IS_NATIVE, reason="the Python build has no encoder; make native makes one")
 
