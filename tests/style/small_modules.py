@@ -3,7 +3,6 @@
 # Why each stands apart.
 SMALL_MODULES = {
     "sessionary.infra.cli.task_pages": "loads the client, which no other role needs",
-    "sessionary.producers.client_core.origin": "loaded only for a session that starts from another one",
     "sessionary.producers.prometheus_metrics": "public: agents register it with their own registry",
     "sessionary.sinks.core.outcomes": "the one table of reason codes and outcomes, beside no statement",
     "sessionary.sinks.core.rows.event_columns": "an extension takes its place in a native build",

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sessionary.producers.errors import SessionLost, Unavailable
@@ -27,6 +28,7 @@ from sessionary.producers.run_ports import (
     StepView,
 )
 from sessionary.producers.testing.memory import InMemoryTransport
+from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.ids import SessionKey, agent_key, call_key, run_key, step_key
 from sessionary.schemas.records import (
     AgentState,
@@ -246,13 +248,12 @@ class MemoryRuns:
 
     def fetch_snapshot(self, session_id: str, snapshot_id: str, timeout_s: float) -> SnapshotView | None:
         """Return any snapshot of a session; None if it has no such one."""
-        from sessionary.producers.replay.record import fold_entry
-
         with self._ask_log() as log:
             entries = log.entries_of(session_id)
         past = InMemoryTransport(1, now_ms=entries[0].at_ms)
         for entry in entries:
-            fold_entry(past, entry, session_id=session_id, has_times=False)
+            with suppress(DecodeError), past.core.lock:  # what cannot be read was rejected
+                past.core.log.append_past(entry, has_times=False)
             row = past.core.judge.find_row(0, entry.key or b"")
             if isinstance(row, SessionState) and row.snapshot.snapshot_id == snapshot_id:
                 contents = row.snapshot.state_json, row.state_schema_version, row.data_classes, row.user_id

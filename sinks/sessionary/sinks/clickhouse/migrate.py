@@ -19,7 +19,6 @@ from clickhouse_connect.driver.client import Client
 
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse.connection import connect, query_rows, run_statement
-from sessionary.sinks.core.first_judged import fill_first_judged
 from sessionary.sinks.core.outcomes import fill_outcomes
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import RetentionSettings
@@ -43,6 +42,26 @@ _FOLDER: Final = files("sessionary.sinks.clickhouse")
 # database of their own. Its name follows from that of the pipeline's, so no two pipelines share it.
 _BETWEEN: Final = "between."
 _USED: Final = re.compile(r"\{database\}[._](between\.\w+|\w+)")
+# In place of `{is_first_judged}`, in a query over all deliveries of the events that it has.
+#
+# Each event that was judged and not rejected counts once. A late rejection counts too: rejections
+# are looked up when the view is read. The first judged delivery of an event counts: a later one,
+# after an applied or rejected one, is a duplicate without a record. The rejections that are listed
+# by name left the number free for a later delivery, as do those of another session, whose record
+# only claims to belong to this one.
+_IS_FIRST_JUDGED: Final = """((source_partition, source_offset, appended_at) NOT IN
+        (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected)
+        AS is_kept)
+    AND countIf(is_kept OR (source_partition, source_offset, appended_at, tenant_id, session_id) IN
+    (
+        SELECT
+            source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC'),
+            toString(tenant_id), toString(session_id)
+        FROM {database}.rejected
+        WHERE tenant_id IS NOT NULL AND session_id IS NOT NULL AND reason NOT IN ('unknown_session', 'wrong_partition',
+            'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
+    )) OVER (PARTITION BY tenant_id, session_id, producer_id, producer_seq ORDER BY source_offset
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) = 0"""
 
 
 def _split_statements(sql: str, database: str) -> list[str]:
@@ -120,7 +139,10 @@ def shipped_schema() -> Schema:
     """Return this release's schema. Raises `graphlib.CycleError` if views use each other."""
     migrations = shipped_migrations()
     between = {f"{_BETWEEN}{name}": fill_outcomes(sql) for name, sql in _read_files("views/between").items()}
-    texts = {name: fill_first_judged(sql) for name, sql in (_read_files("views") | between).items()}
+    texts = {
+        name: sql.replace("{is_first_judged}", _IS_FIRST_JUDGED)
+        for name, sql in (_read_files("views") | between).items()
+    }
     views = order_views(texts, migrations[-1].checksum)
     return Schema(version("sessionary"), tuple(migrations), views)
 

@@ -7,6 +7,5 @@ It imports neither Kafka's nor ClickHouse's client.
     block_due       when a block is due: idle records may wait
     rows/           Kafka records to rows, one module per table
     outcomes        the outcome of a session by the reason code of its end
-    first_judged    the condition by which a view takes an event once
     payload_json    an event's payload as JSON
 """
