@@ -5,6 +5,7 @@ From each source: the row, the log in Kafka, and ClickHouse.
 
 import json
 import signal
+import time
 import urllib.error
 from contextlib import ExitStack, redirect_stdout
 from io import BytesIO, TextIOWrapper
@@ -13,11 +14,20 @@ from typing import Any
 
 import pytest
 
+from benchmarks.measurements.past import insert_session
+from benchmarks.workload.long_session import LongSession
 from sessionary.infra.cli.app import run as run_command
+from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.past_rows import PastRows
 from sessionary.producers import SessionClient, tool
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.stream_processors.core.past import Point
+from sessionary.stream_processors.errors import PointUnknown
+from tests.core.past_rig import PastRig
+from tests.core.store_rig import SETTINGS
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig, started_pipeline
 from tests.integration.sink_rig import settings_for, sink_in_thread
+from tests.support.event_factory import EventFactory
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -133,3 +143,22 @@ def test_after_kill_9_every_source_tells_the_states_that_the_processor_held(
     monkeypatch.setenv("SESSIONARY_CONTROL_URL", pipeline.control_url)
     (told,) = command("at", session_id, "--offset", str(held[0]["position"]["offset"]))
     assert told["source"] == "memory"
+
+
+def test_a_state_from_clickhouse_knows_what_was_no_event_under_the_session_s_key(tables: ClickHouseSettings) -> None:
+    """Such a record has no session in its row, and its rejection is in the session's."""
+    rig, agent = PastRig(), EventFactory("s")
+    rig.at = int(time.time() * 1_000) - 3_600_000
+    rig.start(agent)
+    assert rig.append(agent.key.encoded(), b"junk").startswith("rejected")
+    assert rig.send(agent, "state_updated") == "applied"
+    assert rig.send(agent, "session_paused") == "applied"
+    insert_session(tables, LongSession(agent.key, rig.log, rig.trail, rig.fold.position), "junk")
+    rows = PastRows(ClickHouseClient(tables), SETTINGS)
+    for offset in range(rig.offset):
+        point = Point("offset", offset)
+        found, _ = rows.state_at(agent.key, point)
+        assert (found.row, found.check) == (rig.past(agent, point).row, rig.past(agent, point).check)
+    assert found.check.equal == 3
+    with pytest.raises(PointUnknown, match=f"up to offset {rig.offset - 1}, not offset {rig.offset}"):
+        rows.state_at(agent.key, Point("offset", rig.offset))

@@ -38,16 +38,19 @@ _LOG: Final = (
     "FROM history WHERE source_partition = {partition:UInt32} AND topic_id = {topic:String} "
     "AND source_offset >= {first:UInt64} AND source_offset <= {last:UInt64} "
 )
-_OWN: Final = (
+_RECORDS: Final = (
     "SELECT source_offset, toUnixTimestamp64Milli(appended_at) AS stamp_ms, "
     "base64Encode(ifNull(key_bytes, '')) AS key, isNull(key_bytes) AS is_keyless, "
     "base64Encode(ifNull(value_bytes, '')) AS value, isNull(value_bytes) AS is_blank, "
     "toUnixTimestamp(personal_expires) AS expires_s, "
-    "arrayMap(each -> [each.1, base64Encode(each.2)], headers) AS header_list "
-    f"{_LOG} AND ((tenant_id = {{tenant:String}} AND session_id = {{session:String}}) "
-    "OR event_type = 'rules_activation' OR has({offsets:Array(UInt64)}, source_offset)) "
-    "ORDER BY source_offset LIMIT 1 BY source_offset"
+    f"arrayMap(each -> [each.1, base64Encode(each.2)], headers) AS header_list {_LOG}"
 )
+_IN_ORDER: Final = " ORDER BY source_offset LIMIT 1 BY source_offset"
+# By the key of the table. One condition for all three would read the whole table.
+_OF_SESSION: Final = f"{_RECORDS} AND tenant_id = {{tenant:String}} AND session_id = {{session:String}}{_IN_ORDER}"
+_OF_RULES: Final = f"{_RECORDS} AND tenant_id = '' AND session_id = '' AND event_type = 'rules_activation'{_IN_ORDER}"
+# What came under the session's key and is no event is there without it, but is in the audit trail.
+_AT_OFFSETS: Final = f"{_RECORDS} AND source_offset IN {{offsets:Array(UInt64)}}{_IN_ORDER}"
 _STAMPS: Final = (
     "SELECT min(source_offset) AS first, argMin(toUnixTimestamp64Milli(appended_at), source_offset) AS first_ms, "
     "max(source_offset) AS last, argMax(toUnixTimestamp64Milli(appended_at), source_offset) AS last_ms "
@@ -76,7 +79,7 @@ class PastRows:
         partition = begin.source_partition
         decisions = f"{_TRAIL} AND kind = 'decision' AND source_partition = {{partition:UInt32}}"
         trail += map(_audit_of, self._source.fetch_rows(decisions, tenant="", session="", partition=partition))
-        topic, end = self._find_log(session, begin)
+        topic, end = self._find_log(session, begin, point)
         last = end.next_offset - 1
         for point in points:
             if point.kind == "offset" and int(point.value) > last:
@@ -103,8 +106,11 @@ class PastRows:
                 raise StateExpired(f"expired on {_day(until // 1_000_000)}: the state is of personal data")
         return states, partition
 
-    def _find_log(self, session: SessionKey, begin: AuditRecord) -> tuple[str, Position]:
-        """Return the id of the topic of a session's events, and up to where ClickHouse has it."""
+    def _find_log(self, session: SessionKey, begin: AuditRecord, point: Point) -> tuple[str, Position]:
+        """Return the id of the topic of a session's events, and up to where ClickHouse has it.
+
+        For an offset that is there, any position beyond it: so the table is not read to its end.
+        """
         found = self._source.fetch_rows(
             "SELECT topic_id FROM history WHERE tenant_id = {tenant:String} AND session_id = {session:String} "
             "AND source_partition = {partition:UInt32} AND source_offset = {offset:UInt64} LIMIT 1",
@@ -116,11 +122,18 @@ class PastRows:
         if not found:
             raise StateExpired(f"the first event of session {session.session_id} is not in ClickHouse any more")
         topic = str(found[0]["topic_id"])
-        end = self._source.fetch_one(
-            "SELECT max(source_offset) AS last, max(toUnixTimestamp64Milli(appended_at)) AS clock_ms FROM history "
-            "WHERE source_partition = {partition:UInt32} AND topic_id = {topic:String}",
-            partition=begin.source_partition,
-            topic=topic,
+        log = "FROM history WHERE source_partition = {partition:UInt32} AND topic_id = {topic:String}"
+        named: dict[str, str | int] = {"partition": begin.source_partition, "topic": topic}
+        ends = []
+        if point.kind == "offset":
+            ends = self._source.fetch_rows(
+                "SELECT source_offset AS last, toUnixTimestamp64Milli(appended_at) AS clock_ms "
+                f"{log} AND source_offset >= {{offset:UInt64}} LIMIT 1",
+                **named,
+                offset=point.value,
+            )
+        (end,) = ends or self._source.fetch_rows(
+            f"SELECT max(source_offset) AS last, toUnixTimestamp64Milli(max(appended_at)) AS clock_ms {log}", **named
         )
         return topic, Position(int(end["last"]) + 1, int(end["clock_ms"]), 0, 0, 0, rules=newest_known())
 
@@ -133,7 +146,9 @@ class PastRows:
                 offset = int(row[place])
                 records[offset] = LogRecord(offset, int(row[f"{place}_ms"]), _OTHER, None)
         named = {"tenant": session.tenant_id, "session": session.session_id}
-        own = self._source.fetch_rows(_OWN, **bounds, **named, offsets=f"[{','.join(map(str, sorted(offsets)))}]")
+        own = self._source.fetch_rows(_OF_SESSION, **bounds, **named) + self._source.fetch_rows(_OF_RULES, **bounds)
+        if left := offsets - {int(row["source_offset"]) for row in own}:
+            own += self._source.fetch_rows(_AT_OFFSETS, **bounds, offsets=f"[{','.join(map(str, sorted(left)))}]")
         for row in own:
             record = _record_of(row)
             if record.key == session.encoded() and row["is_blank"]:
