@@ -118,10 +118,11 @@ def _plain(value: Any) -> Any:
 
 
 def table_forms() -> Forms:
-    """Return the statements of each migration, without comments and line breaks."""
+    """Return the statements of each migration, by its label and their number; without comments."""
     return {
-        each.label: [" ".join(text.split()) for text in each._replace(sql=_COMMENT.sub("", each.sql)).statements("DB")]
+        f"{each.label} {number}": " ".join(text.split())
         for each in shipped_migrations()
+        for number, text in enumerate(each._replace(sql=_COMMENT.sub("", each.sql)).statements("DB"), 1)
     }
 
 

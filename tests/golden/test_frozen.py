@@ -57,7 +57,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "schemas": ("sessionary.events.SessionActivity", {"fingerprint": "00", "form": "{}"}),
     "bytes": ("SessionActivity", {"bytes": "", "value": {}}),
     "rules": ("rules 2", {"version": 2}),
-    "tables": ("0001_tables", ["CREATE TABLE DB.audit (a String)"]),
+    "tables": ("0001_tables 1", "CREATE TABLE DB.audit (a String)"),
     "verbs": ("producers.Session.close", "(*, reason) -> None"),
     "commands": ("run compare", ["A str required"]),
     "routes": ("GET /v1/sessions/{session_id}", {}),

@@ -13,7 +13,7 @@ from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, 
 from sessionary.producers.replay.calls import without_addresses
 from sessionary.producers.replay.record import RecordedEvent, SessionRecord
 from sessionary.schemas.codec import Decoder, Event, encode_event
-from sessionary.schemas.events import RunRunning, SessionActivity, SnapshotCreated, UsageRecorded
+from sessionary.schemas.events import LlmDecision, RunRunning, SessionActivity, SnapshotCreated, UsageRecorded
 
 # Fields that say which process did it, when, and by which try.
 _FREE: Final = frozenset(
@@ -226,6 +226,8 @@ def _form_of(event: Event) -> str:
     plain = _plain(event.payload)
     if name == "step_started":
         plain.pop("reason", None)
+    if isinstance(event.payload, LlmDecision):  # of a mapping: an answer from the record has another order
+        plain["candidates"] = sorted(plain["candidates"] or [], key=json.dumps)
     return f"{name} {json.dumps(plain, sort_keys=True, default=str)}"
 
 

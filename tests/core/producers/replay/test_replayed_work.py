@@ -502,3 +502,22 @@ def test_a_run_that_another_process_resumed_is_replayed_as_one() -> None:
     with client.replay(session) as replay, replay.session() as again:
         assert add_up(again) == 6
     assert (replay.difference, replay.counts) == (None, ReplayCounts(served=3))
+
+
+def test_a_decision_among_a_model_s_scores_is_made_again_whatever_their_order() -> None:
+    """The record keeps a captured answer with its names sorted; a model has another order."""
+
+    @traced("llm", capture=True)
+    def score(_question: str) -> dict[str, float]:
+        return {"yes": 0.9, "later": 0.5, "no": 0.1}
+
+    def agent(session: Session) -> None:
+        session.decision("yes", candidates=score("now?"))
+
+    client, _ = memory_client()
+    with client:
+        with client.session(user_id="u") as session:
+            agent(session)
+        with client.replay(session) as replay, replay.session() as again:
+            agent(again)
+    assert replay.difference is None
