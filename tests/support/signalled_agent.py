@@ -31,16 +31,15 @@ def ask_outside(session: Session) -> None:
     say("answer", session.ask(QUESTION, 600).approved)
 
 
-async def ask_in_asyncio(session_id: str) -> None:
-    async with AsyncSessionClient(tenant_id=TENANT, service_id=SERVICE, agent_id=AGENT) as client:
-        async with await client.open(session_id, user_id="ada") as session:
+async def ask_in_asyncio(client: AsyncSessionClient, session_id: str) -> None:
+    async with client, await client.open(session_id, user_id="ada") as session:
 
-            async def approve() -> bool:
-                return (await session.ask(QUESTION, 600)).approved
+        async def approve() -> bool:
+            return (await session.ask(QUESTION, 600)).approved
 
-            async with session.run("refund", run_id="r", resume=True) as run:
-                run.result = await run.step("approve", approve)
-            say("answer", run.result)
+        async with session.run("refund", run_id="r", resume=True) as run:
+            run.result = await run.step("approve", approve)
+        say("answer", run.result)
 
 
 def take_a_turn(session: Session) -> None:
@@ -60,7 +59,9 @@ def main(session_id: str, place: str) -> None:
     # A shell that starts tests in the background lets its children ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if place == "asyncio":
-        asyncio.run(ask_in_asyncio(session_id))
+        asyncio.run(
+            ask_in_asyncio(AsyncSessionClient(tenant_id=TENANT, service_id=SERVICE, agent_id=AGENT), session_id)
+        )
         return
     with SessionClient(tenant_id=TENANT, service_id=SERVICE, agent_id=AGENT) as client:
         if place == "turn":

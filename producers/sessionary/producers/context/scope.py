@@ -74,6 +74,10 @@ class CallAnswers(Protocol):
         """Return the id of the next new run; `new_id` if the record has none."""
         ...
 
+    def take_task_id(self, task_type: str, new_id: str) -> str:
+        """Return the id of the next new task outside of runs, as `take_run_id` does."""
+        ...
+
     def take_parent(self, parent_id: str | None) -> str | None:
         """Return the parent of the next new session, which was given as `parent_id`."""
         ...

@@ -25,7 +25,7 @@ from sessionary.producers.replay.errors import (
 from sessionary.producers.replay.record import Point, SessionRecord
 from sessionary.producers.replay.script import Script
 from sessionary.producers.session.view import parsed_state
-from sessionary.schemas.events import RunStarted
+from sessionary.schemas.events import RunQueued, RunStarted
 from sessionary.schemas.ids import SessionId
 
 ReplayMode = Literal["strict", "stub", "fork"]
@@ -136,9 +136,14 @@ class Answers:
         for call in record.calls:
             self._left.setdefault(call.key, deque()).append(call)
         self._run_ids: dict[str, deque[str]] = {}
+        self._task_ids: dict[str, deque[str]] = {}
         for each in record.events:
             payload, run_id = each.event.payload, each.event.envelope.run_id
-            if each.is_own and isinstance(payload, RunStarted) and run_id is not None:
+            if not each.is_own or run_id is None:
+                continue
+            if isinstance(payload, RunQueued) and payload.mode == "detached":
+                self._task_ids.setdefault(payload.task_type, deque()).append(run_id)
+            elif isinstance(payload, RunStarted) and run_id not in self._task_ids.get(payload.task_type, ()):
                 self._run_ids.setdefault(payload.task_type, deque()).append(run_id)
         self._recorded_ids: dict[str, str] = {}
         self._names_parent = False  # whether a fork's session has named its parent
@@ -188,8 +193,14 @@ class Answers:
 
     def take_run_id(self, task_type: str, new_id: str) -> str:
         """Return the id of the next run of a kind; a fork has its own."""
+        return self._take_id(self._run_ids.get(task_type), new_id)
+
+    def take_task_id(self, task_type: str, new_id: str) -> str:
+        """Return the id of the next task of a kind: so its worker's events are done again."""
+        return self._take_id(self._task_ids.get(task_type), new_id)
+
+    def _take_id(self, waiting: deque[str] | None, new_id: str) -> str:
         with self._lock:
-            waiting = self._run_ids.get(task_type)
             if not waiting:
                 return new_id
             recorded = waiting.popleft()

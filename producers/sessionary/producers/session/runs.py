@@ -72,7 +72,10 @@ class Runs:
         key, input_json = self._core.emitter.key, None if given is None else to_json_text(given, "input")
         place = None if self._core.services.runs is None else current_scope().place_in(self._core.session_id)
         if place is None:
-            return (yield from self._request_task(new_task_id(key), task_type, input_json, timeout_s, metadata))
+            task_id, answers = new_task_id(key), self._core.services.answers
+            if answers is not None:
+                task_id = answers.take_task_id(task_type, task_id)
+            return (yield from self._request_task(task_id, task_type, input_json, timeout_s, metadata))
         request = f"{place.find_path()} {task_type} {input_json}"
         with place.calls.hold_number(request) as number:
             task_id = new_task_id(key, f"{place.run_id} {number} {request}")

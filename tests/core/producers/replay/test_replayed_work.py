@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +17,7 @@ from sessionary.producers.replay.answers import ReplayCounts
 from sessionary.producers.replay.errors import NotReplayable, ReplayMiss
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import StepStarted, ToolCallStarted
+from tests.core.producers.tasks.test_tasks import Stage
 
 made = Counter[str]()
 
@@ -521,3 +522,25 @@ def test_a_decision_among_a_model_s_scores_is_made_again_whatever_their_order() 
         with client.replay(session) as replay, replay.session() as again:
             agent(again)
     assert replay.difference is None
+
+
+def test_tasks_outside_of_runs_have_their_recorded_results() -> None:
+    stage = Stage()
+
+    def carry_out() -> None:
+        for request in stage.memory.tasks():
+            stage.attempt(request).carry_out({"train": lambda ctx, given: made.update(["train"]) or given["epochs"]})
+
+    def agent(client: SessionClient, session: Session, wait: Callable[[], None]) -> list[object]:
+        ids = [session.start_task("train", {"epochs": epochs}) for epochs in (2, 4)]
+        wait()
+        results = [client.get_task_results(task_id).get("result") for task_id in ids]
+        session.message("assistant", f"{results}")
+        return results
+
+    outcome = agent(stage.client, stage.session, carry_out)
+    stage.session.close()
+    assert outcome == [2, 4]
+    with stage.client.replay(stage.session) as replay, replay.session() as again:
+        assert agent(replay.client, again, lambda: None) == outcome
+    assert (replay.difference, replay.counts.executed, made) == (None, 0, {"train": 2})
