@@ -33,6 +33,8 @@ AGES = (1, 31, 366, 2_922)  # days; the last one is eight years
 SEVEN_YEARS = 2_557
 # Of whom a session descends, which stays known.
 _LINEAGE = ("parent_session_id", "restored_from_snapshot_id")
+# Of the tries of tool calls, which the table makes as it does the lineage.
+_TRIES = ("try_number", "is_cancelled")
 _USAGE = "SELECT calls, tokens_in, model_cost_usd_nanos + tool_cost_usd_nanos AS cost FROM v_usage"
 
 
@@ -73,7 +75,7 @@ def test_sinks_write_the_figures_that_the_table_would_make_of_payloads(rows: Age
         "AND default_expression LIKE '%payload_json%'"
     )
     # The text of a session's id is no figure: the table makes it, and forgets it.
-    assert [name for name, _ in columns] == [*FIGURE_COLUMNS, "external_id", *_LINEAGE]
+    assert [name for name, _ in columns] == [*FIGURE_COLUMNS, "external_id", *_LINEAGE, *_TRIES]
     for name, made in columns[: len(FIGURE_COLUMNS)]:
         differing = f"countIf(NOT isNotDistinctFrom({name}, ({made}))) AS differing"
         reported = rows.fetch_values(
@@ -91,6 +93,20 @@ def test_the_text_of_a_sessions_id_expires_as_personal_data_does(rows: AgedRows,
     rows.let_retention_pass()
     assert rows.fetch_values("SELECT external_id FROM history") == [(kept,)]
     assert rows.fetch_values("SELECT external_id FROM v_sessions") == [(kept,)]
+
+
+@pytest.mark.parametrize("age", [1, 31])
+def test_retries_and_cancelled_tries_are_counted_as_such_however_old_they_are(rows: AgedRows, age: int) -> None:
+    tries: list[Any] = [
+        ToolCallStarted("id", "send", "k", "{}", n, side_effect=True, queryable=False) for n in (1, 2, 3)
+    ]
+    for number, code in ((1, "cancelled"), (2, "unavailable")):
+        tries.append(ToolCallFailed("id", "send", "k", ErrorInfo("retryable", code, "text"), number))
+    values = [agent_event(each, "financial", "personal", seq=seq) for seq, each in enumerate(tries, 1)]
+    rows.insert_rows("history", age, values)
+    rows.let_retention_pass()
+    assert rows.fetch_values("SELECT countIf(payload_json != '') AS n FROM history") == [(5 if age == 1 else 0,)]
+    assert rows.fetch_values("SELECT calls, retries, failures FROM v_calls_per_minute") == [(3, 2, 1)]
 
 
 def test_rejected_usage_is_never_billed_however_old_it_is(rows: AgedRows) -> None:

@@ -93,6 +93,12 @@ CREATE TABLE IF NOT EXISTS {database}.history
     restored_from_snapshot_id Nullable(String)
         DEFAULT if(event_type = 'session_created', JSONExtract(payload_json, 'restored_from_snapshot_id', 'Nullable(String)'), NULL)
         COMMENT 'of a session''s first event: the snapshot whose content it started with',
+    try_number Int64
+        DEFAULT if(event_type = 'tool_call_started', JSONExtractInt(payload_json, 'try_number'), 0)
+        COMMENT 'of the beginning of a tool call: the number of its try',
+    is_cancelled Bool
+        DEFAULT if(event_type = 'tool_call_failed', JSONExtractString(payload_json, 'error', 'code') = 'cancelled', false)
+        COMMENT 'of the failure of a tool call: whether it was cancelled',
     key_bytes Nullable(String) COMMENT 'the record''s key',
     value_bytes Nullable(String) TTL personal_expires COMMENT 'the record as Kafka delivered it; empty once personal data has expired',
     headers Array(Tuple(name String, value String)) TTL personal_expires

@@ -9,4 +9,4 @@ ALTER TABLE {database}.v_calls_per_minute
     COMMENT COLUMN tool_name 'name of the tool; empty once personal data has expired',
     COMMENT COLUMN calls 'number of tries that began',
     COMMENT COLUMN retries 'number of tries after the first one of their call',
-    COMMENT COLUMN failures 'number of tries that failed within the minute; the cancelled ones too once personal data has expired';
+    COMMENT COLUMN failures 'number of tries that failed within the minute; the cancelled ones are none';

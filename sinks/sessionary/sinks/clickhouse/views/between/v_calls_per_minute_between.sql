@@ -3,13 +3,13 @@
 CREATE OR REPLACE VIEW {database}_between.v_calls_per_minute_between AS
 SELECT
     toStartOfMinute(at) AS time, tenant_id, service_id, tool_name, countIf(NOT is_failure) AS calls,
-    countIf(NOT is_failure AND try_number > 1) AS retries, countIf(is_failure) AS failures
+    countIf(NOT is_failure AND try_number_of > 1) AS retries, countIf(is_failure) AS failures
 FROM
 (
     SELECT
         tenant_id, any(service_id) AS service_id, min(appended_at) AS at, any(event_type = 'tool_call_failed') AS is_failure,
         any(JSONExtractString(payload_json, 'tool_name')) AS tool_name,
-        any(JSONExtractInt(payload_json, 'try_number')) AS try_number,
+        any(try_number) AS try_number_of,
         argMin(
             (source_partition, source_offset, appended_at) NOT IN
             (
@@ -20,7 +20,7 @@ FROM
             (appended_at, source_offset)) AS is_kept
     FROM {database}.history
     WHERE event_type IN ('tool_call_started', 'tool_call_failed')
-        AND NOT (event_type = 'tool_call_failed' AND JSONExtractString(payload_json, 'error', 'code') = 'cancelled')
+        AND NOT is_cancelled
         AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
         AND (source_partition, source_offset, appended_at) NOT IN
         (
