@@ -147,7 +147,7 @@ def read_rows(clickhouse: ClickHouseSettings, session: LongSession) -> float:
     """Fold a session from ClickHouse; return the seconds that this took."""
     began_s = time.perf_counter()
     rows = PastRows(ClickHouseClient(clickhouse, _INSERT_S_MAX), SETTINGS)
-    found, _ = rows.state_at(session.session, _last_point(session))
+    (found,), _ = rows.states_at(session.session, [_last_point(session)])
     took_s = time.perf_counter() - began_s
     _check_state(found, getattr(found.row, "version", 0) - 1)
     return took_s

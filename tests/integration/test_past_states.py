@@ -157,8 +157,8 @@ def test_a_state_from_clickhouse_knows_what_was_no_event_under_the_session_s_key
     rows = PastRows(ClickHouseClient(tables), SETTINGS)
     for offset in range(rig.offset):
         point = Point("offset", offset)
-        found, _ = rows.state_at(agent.key, point)
+        (found,), _ = rows.states_at(agent.key, [point])
         assert (found.row, found.check) == (rig.past(agent, point).row, rig.past(agent, point).check)
     assert found.check.equal == 3
     with pytest.raises(PointUnknown, match=f"up to offset {rig.offset - 1}, not offset {rig.offset}"):
-        rows.state_at(agent.key, Point("offset", rig.offset))
+        rows.states_at(agent.key, [Point("offset", rig.offset)])

@@ -79,7 +79,7 @@ class PastRows:
         partition = begin.source_partition
         decisions = f"{_TRAIL} AND kind = 'decision' AND source_partition = {{partition:UInt32}}"
         trail += map(_audit_of, self._source.fetch_rows(decisions, tenant="", session="", partition=partition))
-        topic, end = self._find_log(session, begin, point)
+        topic, end = self._find_log(session, begin, points)
         last = end.next_offset - 1
         for point in points:
             if point.kind == "offset" and int(point.value) > last:
@@ -106,10 +106,10 @@ class PastRows:
                 raise StateExpired(f"expired on {_day(until // 1_000_000)}: the state is of personal data")
         return states, partition
 
-    def _find_log(self, session: SessionKey, begin: AuditRecord, point: Point) -> tuple[str, Position]:
+    def _find_log(self, session: SessionKey, begin: AuditRecord, points: Sequence[Point]) -> tuple[str, Position]:
         """Return the id of the topic of a session's events, and up to where ClickHouse has it.
 
-        For an offset that is there, any position beyond it: so the table is not read to its end.
+        For offsets that are there, any position beyond them: so the table is not read to its end.
         """
         found = self._source.fetch_rows(
             "SELECT topic_id FROM history WHERE tenant_id = {tenant:String} AND session_id = {session:String} "
@@ -125,12 +125,12 @@ class PastRows:
         log = "FROM history WHERE source_partition = {partition:UInt32} AND topic_id = {topic:String}"
         named: dict[str, str | int] = {"partition": begin.source_partition, "topic": topic}
         ends = []
-        if point.kind == "offset":
+        if all(point.kind == "offset" for point in points):
             ends = self._source.fetch_rows(
                 "SELECT source_offset AS last, toUnixTimestamp64Milli(appended_at) AS clock_ms "
                 f"{log} AND source_offset >= {{offset:UInt64}} LIMIT 1",
                 **named,
-                offset=point.value,
+                offset=max(int(point.value) for point in points),
             )
         (end,) = ends or self._source.fetch_rows(
             f"SELECT max(source_offset) AS last, toUnixTimestamp64Milli(max(appended_at)) AS clock_ms {log}", **named

@@ -285,7 +285,7 @@ def _travel(
             key = SessionKey(_TENANT, purchase.session_id)
             for snapshot_id, content in purchase.points:
                 point = Point("snapshot", snapshot_id)
-                state, partition = rows.state_at(key, point)
+                (state,), partition = rows.states_at(key, [point])
                 page = f"/v1/sessions/{purchase.session_id}/at?snapshot={snapshot_id}"
                 # The processor folds its log for the first question, and remembers for the second.
                 told = (past_document(state, "clickhouse", key, partition, point), ask(page), ask(page))
