@@ -8,7 +8,7 @@ from sessionary.infra.story.event_text import REMOVED, Payload, one_line
 from sessionary.infra.story.story import Row, time_us
 
 # Rejections that leave an event's number free: a later delivery is judged anew.
-_UNJUDGED: Final = frozenset(
+UNJUDGED: Final = frozenset(
     {
         "unknown_session",
         "wrong_partition",
@@ -94,7 +94,7 @@ def _judged_once(events: Iterable[Row], judged: Iterable[Row]) -> Iterator[Row]:
         event, rejection = (row["producer_id"], row["event_id"]), rejections.get(_place(row))
         if rejection is None and event not in known:
             yield row
-        if rejection not in _UNJUDGED:
+        if rejection not in UNJUDGED:
             known.add(event)
 
 

@@ -176,7 +176,8 @@ def _require_within(point: Point, session: SessionKey, begin: AuditRecord, end: 
     if int(point.value) < first:
         raise PointUnknown(f"session {session.session_id} began at {point._replace(value=first)}, after {point}")
     if int(point.value) > last:
-        raise PointUnknown(f"the log of session {session.session_id} is folded up to {point.kind} {last}, not {point}")
+        folded = point._replace(value=last)
+        raise PointUnknown(f"the log of session {session.session_id} is folded up to {folded}, not {point}")
 
 
 class _SessionFold:

@@ -299,6 +299,12 @@ def test_a_time_before_the_session_is_told_as_a_time(rig: PastRig, agent: EventF
         rig.past(agent, Point("time", 7))
 
 
+def test_a_time_beyond_the_log_is_told_as_a_time(rig: PastRig, agent: EventFactory) -> None:
+    told = r"folded up to time [\d-]+T[\d:]+\.\d{3}Z, not time 2200-01-01T00:00:00\.000Z"
+    with pytest.raises(PointUnknown, match=told):
+        rig.past(agent, Point("time", 7_258_118_400_000))
+
+
 def test_an_event_of_another_session_is_no_point(rig: PastRig, agent: EventFactory) -> None:
     other = _event_of(rig.log[-1])
     assert other is not None

@@ -21,6 +21,7 @@ from sessionary.infra.story.comparison import (
     make_trace,
 )
 from sessionary.infra.story.event_text import format_duration, format_usd
+from sessionary.infra.story.trace import UNJUDGED
 from sessionary.schemas.errors import Invalid
 
 _EVENTS_MAX: Final = 100_000
@@ -37,8 +38,8 @@ FROM
         countIf(is_kept OR (source_partition, source_offset, appended_at) IN
         (
             SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected
-            WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND reason NOT IN ('unknown_session',
-                'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
+            WHERE tenant_id = {tenant:String} AND session_id = {session:String}
+                AND NOT has({unjudged:Array(String)}, toString(reason))
         ))
             OVER (PARTITION BY producer_id, producer_seq ORDER BY source_offset
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
@@ -130,7 +131,7 @@ def _read_side(source: ClickHouseClient, work: str, tenant: str | None) -> _Side
     session, _, run = work.partition("/")
     found = find_session(source, session, tenant)
     of_session = {"tenant": found["tenant_id"], "session": found["session_id"]}
-    rows = source.fetch_rows(_EVENTS, **of_session, run=run, limit=_EVENTS_MAX + 1)
+    rows = source.fetch_rows(_EVENTS, **of_session, run=run, limit=_EVENTS_MAX + 1, unjudged=f"{sorted(UNJUDGED)}")
     if run and not rows:
         raise NotFound(f"session {found['session_id']} has no run {run!r}; sessionary run list lists those there are")
     if len(rows) > _EVENTS_MAX:
