@@ -146,7 +146,7 @@ def verb_forms() -> Forms:
 
 
 def _class_form(cls: type) -> Forms:
-    """Return how an object is made, its fields, and its sessionary bases."""
+    """Return how an object is made, its fields, and the bases that are ours."""
     named = (getattr(cls, name, None) for name in ("_fields", "model_fields"))
     fields = [name for each in named if isinstance(each, tuple | dict) for name in each]
     members = [each.value for each in cls] if issubclass(cls, enum.Enum) else []

@@ -3,7 +3,6 @@
 The check folds the log again and compares each audit record, rejection and row with the topics.
 """
 
-import hashlib
 import itertools
 import random
 import threading
@@ -38,7 +37,7 @@ from sessionary.schemas.records import (
 )
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import EVENT_BYTES_MAX
-from sessionary.schemas.types import Envelope, Limits, RuleSet, Snapshot
+from sessionary.schemas.types import Envelope, Limits, RuleSet
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
@@ -46,6 +45,7 @@ from sessionary.stream_processors.store.cached_rows import CachedRows
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_batches, read_records, read_topic, wait_until
+from tests.support.event_factory import snapshot
 from tests.support.judges import JUDGE
 from tests.support.row_differences import row_key
 
@@ -59,12 +59,6 @@ class OutgoingRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]] = ()
-
-
-def snapshot(state_json: str = "{}") -> Snapshot:
-    """Return a first snapshot."""
-    content_hash = hashlib.sha256(state_json.encode()).hexdigest()
-    return Snapshot(str(uuid.uuid4()), None, 1, state_json, None, content_hash, "full", "none")
 
 
 class Agent:
@@ -114,7 +108,7 @@ class Agent:
     def start(self, limits: Limits = Limits()) -> list[OutgoingRecord]:
         """Return the events up to Active."""
         return [
-            self.event(SessionCreated(limits, snapshot())),
+            self.event(SessionCreated(limits, snapshot("first"))),
             self.event(SessionPhaseChanged("validating")),
             self.event(SessionPhaseChanged("connecting")),
             self.event(SessionStarted()),

@@ -24,12 +24,12 @@ from tests.integration.processor_load import (
     OutgoingRecord,
     Sender,
     agent_of_partition,
-    snapshot,
     start_processor,
 )
 from tests.integration.test_processor_api import get
 from tests.integration.test_processor_road import LASTING, SHORT
 from tests.support import Processes, wait_until
+from tests.support.event_factory import snapshot
 from tests.support.metrics_page import metric_values, read_page
 
 # They are there only while something is wrong, or on the way.
@@ -78,9 +78,11 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     _, text = read_page(f"http://127.0.0.1:{port}/metrics")
     assert [name for name in HELP if f"# HELP {name} " not in text] == []
     sender = Sender(kafka)
-    sender.send(*lasting.start(LASTING), lasting.event(SessionCreated(Limits(), snapshot()), tenant_id="another"))
+    sender.send(
+        *lasting.start(LASTING), lasting.event(SessionCreated(Limits(), snapshot("first")), tenant_id="another")
+    )
     sender.send(failed.start(SHORT)[0], failed.event(SessionStartFailed("invalid_config", None), seq=2))
-    sender.send(wrong.event(SessionCreated(Limits(), snapshot()._replace(content_hash="0" * 64))))
+    sender.send(wrong.event(SessionCreated(Limits(), snapshot("first")._replace(content_hash="0" * 64))))
     sender.send(lasting.event(SessionActivity("llm", None), context_bytes=200_000_001))  # 200 MB are allowed
     sender.send(lasting.event(RunStarted("detached", "report"), run_id="r1"))
     sender.send(lasting.event(RunStarted("attached", "report"), run_id="r2"))

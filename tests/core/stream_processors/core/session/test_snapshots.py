@@ -100,7 +100,7 @@ def test_an_id_of_the_session_comes_once() -> None:
 @pytest.mark.parametrize("wanted", ["", "snap_", "snap_00000000000A", "0c1d7c2e-5a2b-4d0e-9a53-0f6d8f2b7a11"])
 def test_a_rollback_to_what_is_no_id_is_to_an_unknown_snapshot(wanted: str) -> None:
     rig, agent = started()
-    versions = {"base_version": 1, "new_version": 2, "state_json": "{}"}
+    versions: dict[str, Any] = {"base_version": 1, "new_version": 2, "state_json": "{}"}
     assert rig.send(agent, "session_rolled_back", snapshot_id=wanted, **versions) == "rejected unknown_snapshot"
 
 
