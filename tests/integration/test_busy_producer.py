@@ -25,7 +25,11 @@ _OUTCOME = BatchResult({}, (), Position(1, 0, 0, 1, 0), Counts(1, 0, 0, 0, 0, 0,
 def test_a_thread_whose_records_wait_for_an_answer_does_not_poll_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a linger of 2 ms librdkafka's thread went round two to three times for each record."""
+    """With a linger of 2 ms librdkafka's thread goes round four to seven times for each record.
+
+    With ours it goes round 150 times in all, and thousands of times if the machine lets the thread
+    that queues the records stand for longer than the linger.
+    """
     rounds: dict[str, int] = {}  # of the thread of each broker
 
     def note_rounds(statistics: str) -> None:
@@ -56,7 +60,7 @@ def test_a_thread_whose_records_wait_for_an_answer_does_not_poll_without_a_pause
         rounds.clear()
         wait_until(lambda: writer._producer.poll(0) >= 0 and rounds, _WAIT_S, "librdkafka's statistics")
         writer.discard()
-    assert sum(rounds.values()) < _TRANSACTIONS * _RECORDS / 4
+    assert sum(rounds.values()) < _TRANSACTIONS * _RECORDS
 
 
 def _slow_records(topic: str) -> Iterator[PlainProduced]:
