@@ -69,7 +69,7 @@ class TopicControl:
                 if offset >= self._fed.get(partition, 0):
                     self._fed[partition] = offset + 1
                     self.memory.send(as_record(event))
-        place = [int(number) for number in asked.query.get("after", "").split(":") if number]
+        place = [int(number) for number in asked.query.get("after", "").split(":") if number.isdigit()]
         after = (place[0], place[1]) if place else None
         try:
             view = self.memory.fetch_session(asked.session_id, after, 0)

@@ -172,6 +172,10 @@ class Transport(Protocol):
         """Send a heartbeat now or drop it; never store it. Never blocks."""
         ...
 
+    def wait_taken_over(self, key: bytes, timeout_s: float) -> bool:
+        """Wait until no event of a dead process with this key is open; False after `timeout_s`."""
+        ...
+
     def flush(self, timeout_s: float) -> int:
         """Wait until all events are acknowledged; return how many are not.
 

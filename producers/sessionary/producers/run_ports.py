@@ -27,6 +27,8 @@ PAST_S: Final = 120.0
 """The longest wait for a state of the past, which the processor may have to fold again."""
 
 LogPosition = tuple[int, int]
+LOG_END: LogPosition = (-1, -1)
+"""Instead of a position: the end of the session's partition when the processor is asked."""
 """Partition and offset."""
 
 

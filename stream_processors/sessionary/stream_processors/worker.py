@@ -150,12 +150,19 @@ class Processor:
     def _serve_api(self, group: FaustGroup) -> None:
         settings, tokens, assignment = self._settings, self._tokens, self.assignment
         others = OtherWorkers(settings, group)
+        log_client = LogClient(settings)  # its own: the other one waits while partitions open
+
+        async def ask_end(partition: int) -> int:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, log_client.ask_events_end, partition)
+
         api = ControlApi(
             settings,
             tokens,
             assignment,
             self._metrics,
             others,
+            ask_end,
             self._is_running,
             self._stalled_partitions,
             self._find_hung_part,

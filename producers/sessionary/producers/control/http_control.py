@@ -23,7 +23,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import HeldBy, MigrationView
+from sessionary.producers.run_ports import LOG_END, HeldBy, MigrationView
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas import types
 from sessionary.schemas.http.control_servers import ControlServers, Unanswered
@@ -130,7 +130,7 @@ class HttpControl:
     ) -> dict[str, Any]:
         query = {**parameters, "wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
         if after is not None:
-            query["after"] = f"{after[0]}:{after[1]}"
+            query["after"] = "end" if after == LOG_END else f"{after[0]}:{after[1]}"
         query |= self.tenant_query()
         request = self._new_request(f"sessions/{path}?{urllib.parse.urlencode(query)}")
         wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S

@@ -307,6 +307,14 @@ class Emitter:
         """Wait as `ProducerSequence.wait_position` does."""
         return self._sequence.wait_position(timeout_s)
 
+    def wait_taken_over(self, timeout_s: float) -> None:
+        """Wait until what dead processes left of the session is delivered or lost.
+
+        Raises `Unavailable`.
+        """
+        if not self._transport.wait_taken_over(self.key.encoded(), timeout_s):
+            raise Unavailable("events of the session that a dead process left are not delivered yet", 1.0)
+
     def settled_position(self) -> tuple[int, int] | None:
         """Return as `ProducerSequence.settled_position` does."""
         return self._sequence.settled_position()

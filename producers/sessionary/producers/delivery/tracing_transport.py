@@ -83,6 +83,10 @@ class TracingTransport:
         """Send a heartbeat now or drop it. Never blocks."""
         self._transport.send_heartbeat(record)
 
+    def wait_taken_over(self, key: bytes, timeout_s: float) -> bool:
+        """Wait as the other transport does."""
+        return self._transport.wait_taken_over(key, timeout_s)
+
     def flush(self, timeout_s: float) -> int:
         """Wait as the other transport does."""
         return self._transport.flush(timeout_s)

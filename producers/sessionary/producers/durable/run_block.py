@@ -226,7 +226,7 @@ class Run(ReportedBlock):
         self._recorder = recorder
         self._start = start
         self._beats = beats
-        self._steps = RunSteps(recorder, start.run_id)
+        self._steps = RunSteps(recorder, start.run_id, self._catch_up)
         self._steps.is_detached = start.started is not None and start.started.mode == "detached"
         self._began = False
         self._is_left = False  # The block has no place in the session's count any more
@@ -624,6 +624,13 @@ class Run(ReportedBlock):
         if known is None:
             raise RunNotFound(self.run_id)
         return known
+
+    def _catch_up(self) -> Flow[None]:
+        """Read the run again, and resume it if it was held meanwhile. Raises as its resumption."""
+        yield from self._steps.until_answered()
+        known = yield Do(self._read_known)
+        known = yield from resume_run(self._recorder, known, self._start.fields)
+        self._adopt(known)
 
     def _adopt(self, known: KnownRun) -> None:
         self._steps.is_detached = known.run.mode == "detached"

@@ -21,12 +21,12 @@ from sessionary.producers.durable.large_values import (
     reference_in,
     store_value,
 )
-from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.durable.recorder import Judged, Recorder, SentEvent
 from sessionary.producers.durable.resume_plan import DONE_STATES, describe_retry
 from sessionary.producers.durable.run_items import RunProgress
-from sessionary.producers.errors import Invalid, ModelTimeout, NotAllowed, SessionaryError, Unavailable
+from sessionary.producers.errors import Invalid, ModelTimeout, NotAllowed, Rejected, SessionaryError, Unavailable
 from sessionary.producers.process.safe_text import any_json_text, json_value
-from sessionary.producers.run_ports import CallView, StepView
+from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import MODEL_LIMIT, NAME_CHARACTERS_MAX
 from sessionary.schemas.types import Checkpoint, ErrorInfo
@@ -35,7 +35,11 @@ from sessionary.schemas.types import Checkpoint, ErrorInfo
 class RunSteps:
     """The known steps of one run."""
 
-    def __init__(self, recorder: Recorder, run_id: str) -> None:
+    def __init__(self, recorder: Recorder, run_id: str, catch_up: Callable[[], Flow[None]]) -> None:
+        """`catch_up` reads the run again, resumes it if it was held, and adopts its records."""
+        self._catch_up = catch_up
+        self._refused: set[str] = set()  # steps whose beginning was refused, and is tried once more
+        self._interrupted: set[str] = set()  # adopted steps that this process has not begun again
         self.is_over = False  # the run is completed: nothing is sent any more
         self.is_detached = False
         self.known_calls: dict[str, CallView] = {}
@@ -53,7 +57,10 @@ class RunSteps:
     def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
         """Adopt the processor's records of a run that is resumed."""
         self.progress.last, self.progress.is_resumed = checkpoint, True
-        self._known.update((step.name, step) for step in steps)
+        for step in steps:
+            self._known[step.name] = step
+            if step.state not in DONE_STATES:
+                self._interrupted.add(step.name)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
     def until_answered(self) -> Flow[bool]:
@@ -107,7 +114,8 @@ class RunSteps:
             return None
         attempt, fields = self._new_attempt(known)
         started = StepStarted(_checked_name(name), attempt, '{"items":true}', reason=self._reason_of(known))
-        yield from self._send(lambda: self._recorder.send(started, fields))
+        if (yield from self._begin(started, fields)) is None:
+            return (yield from self.begin_list(name, saved))
         self._known[name] = StepView(name, "running", attempt)
         return fields
 
@@ -179,10 +187,12 @@ class RunSteps:
         if known is not None and known.state in DONE_STATES:
             return (yield from self._skip(known, given))
         attempt, fields = self._new_attempt(known)
-        self._known[name] = StepView(name, "running", attempt)
         input_json: str | None = yield Do(lambda: self._input_of(given, fields))
         started = StepStarted(name, attempt, input_json, limit_ms, self._reason_of(known))
-        event_id = (yield from self._send(lambda: self._recorder.send(started, fields))).event_id
+        event_id = yield from self._begin(started, fields)
+        if event_id is None:
+            return (yield from self._step(name, work, given, limit_ms))
+        self._known[name] = StepView(name, "running", attempt)
         fields = fields._replace(causation_id=event_id)
         late = None if limit_ms is None else ModelTimeout(f"step {name}", limit_ms)
         now_s = self._recorder.waits.now_s
@@ -212,6 +222,32 @@ class RunSteps:
             raise RunOver(self._run_id, "completed")
         attempt = 1 if known is None else known.attempt + 1
         return attempt, EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
+
+    def _begin(self, started: StepStarted, fields: EnvelopeFields) -> Flow[str | None]:
+        """Begin an attempt at a step; return the event's id.
+
+        If another process had begun the step, the event is judged first. Returns None if it was
+        refused, and the run goes on now with newer records: it was held meanwhile, as a call of the
+        dead process came to its limit, or a person was asked. Raises `Rejected` the second time.
+        """
+        recorder, run_id = self._recorder, self._run_id
+        if started.name not in self._interrupted:
+            sent: SentEvent = yield from self._send(lambda: recorder.send(started, fields))
+            return sent.event_id
+
+        def fetch(position: LogPosition | None) -> RunView | None:
+            return recorder.known.fetch_run(recorder.key.session_id, run_id, position, recorder.timeout_s)
+
+        judged: Judged = yield from self._send(lambda: recorder.ask(started, fields, fetch))
+        self._interrupted.discard(started.name)
+        if judged.rejection is None:
+            return judged.event_id
+        if started.name in self._refused:
+            raise Rejected("step_started", judged.rejection)
+        self._refused.add(started.name)
+        recorder.keep_rejection(judged.event_id, judged.rejection)
+        yield from self._catch_up()
+        return None
 
     def _reason_of(self, known: StepView | None) -> str | None:
         """Return why a step is tried again after `known`; None if it is not."""

@@ -175,6 +175,10 @@ class ScriptedTransport:
         """Send a heartbeat."""
         self._inner.send_heartbeat(record)
 
+    def wait_taken_over(self, key: bytes, timeout_s: float) -> bool:
+        """As the inner one."""
+        return self._inner.wait_taken_over(key, timeout_s)
+
     def flush(self, timeout_s: float) -> int:
         """As the inner one."""
         return self._inner.flush(timeout_s)

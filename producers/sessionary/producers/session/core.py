@@ -43,7 +43,7 @@ from sessionary.producers.errors import (
     SettingsError,
 )
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
-from sessionary.producers.run_ports import LogPosition, RunReads, Waits
+from sessionary.producers.run_ports import LOG_END, LogPosition, RunReads, Waits
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
 from sessionary.producers.session.view import WAITING, LocalView
@@ -205,6 +205,10 @@ class SharedServices(NamedTuple):
     snapshot_cache: "Callable[[], SnapshotCache] | None" = None  # None: the client is turned off
     versions: Mapping[str, str] = MappingProxyType({})  # of the agent's server and protocol, for snapshots
     answers: CallAnswers | None = None  # of the session that is replayed; None: calls are made
+
+
+FetchView = Callable[[str, LogPosition | None, float], SessionView]
+"""`Control.fetch_session`."""
 
 
 class SessionCore:
@@ -397,6 +401,15 @@ class SessionCore:
         position = self.emitter.wait_position(services.verdict_timeout_s)
         return fetch(self.session_id, position, max(deadline - time.monotonic(), 0.1))
 
+    def _fetch_at_end(self, fetch: FetchView) -> SessionView:
+        self.emitter.check_process()
+        services = self.services
+        services.control.check_configured()
+        deadline = time.monotonic() + services.verdict_timeout_s
+        self.emitter.wait_taken_over(services.verdict_timeout_s)
+        position = self.emitter.wait_position(max(deadline - time.monotonic(), 0.1)) or LOG_END
+        return fetch(self.session_id, position, max(deadline - time.monotonic(), 0.1))
+
     def read_judged(self, read: Callable[[RunReads, LogPosition | None, float], V], nothing: V) -> V:
         """Return the result of a read once all sent events are judged; `nothing` without one."""
         runs = self.services.runs
@@ -410,8 +423,19 @@ class SessionCore:
         `departures`: their number when the caller began. A call may continue after its caller gave
         up.
         """
+        return self._sync(departures, self._fetch_judged)
+
+    def sync_attached(self, departures: int) -> SessionView:
+        """Do what `sync` does; without an event of its own, once all that others sent is judged.
+
+        A process that goes on where another one died has sent nothing yet: what the dead one left
+        in the spool, or in the log, comes before.
+        """
+        return self._sync(departures, self._fetch_at_end)
+
+    def _sync(self, departures: int, fetch: Callable[[FetchView], SessionView]) -> SessionView:
         try:
-            view = self._fetch_judged(self.services.control.fetch_session)
+            view = fetch(self.services.control.fetch_session)
         except SessionLost:
             self.view.lost = True
             raise

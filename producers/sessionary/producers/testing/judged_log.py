@@ -22,7 +22,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import FollowedState, HeldBy, LogEntry, MigrationView
+from sessionary.producers.run_ports import LOG_END, FollowedState, HeldBy, LogEntry, MigrationView
 from sessionary.producers.testing.judged_event import MEMORY_KEYS, JudgedEvent, MemoryQuota, NamedSession
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.events import OPERATORS, Heartbeat, SessionRecovered, SessionResumed, SessionTakenOver
@@ -539,7 +539,7 @@ class JudgedLog:
 
     def find_verdict(self, after: tuple[int, int] | None) -> Verdict | None:
         """Return the verdict on the event at `after`; None if none is asked for."""
-        return None if after is None else self._verdicts.get(after, _NOT_KEPT)
+        return None if after in (None, LOG_END) else self._verdicts.get(after, _NOT_KEPT)
 
     def _locate(self, session_id: str, key_of: Callable[[str], bytes]) -> tuple[int, bytes] | None:
         key = self._keys.get(session_id)

@@ -321,8 +321,9 @@ SESSION_PARAMETERS: Final = [
     },
     query_parameter(
         "after",
-        {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
-        "<partition>:<offset> of an event, from its delivery report: wait until it is folded",
+        {**TEXT, "pattern": "^([0-9]+:[0-9]+|end)$"},
+        "<partition>:<offset> of an event, from its delivery report: wait until it is folded; `end`: wait until all "
+        "that the session's partition has now is folded",
     ),
     query_parameter(
         "wait_ms",

@@ -184,7 +184,7 @@ def _require_known(asked: AskedOwner) -> None:
 
 def _document(asked: AskedOwner, told: Told, point: Point) -> dict[str, Any]:
     """Return the `past_document`, without the runs of other users than the caller's."""
-    (key, partition, _, _, caller), (state, source) = asked.question, told
+    (key, partition, _, _, caller, _), (state, source) = asked.question, told
     hidden = {name for name, row in state.rows.items() if is_run_key(name) and not caller.may_see(user_of(row))}
     rows = {name: row for name, row in state.rows.items() if hidden.isdisjoint((name, _parent_of(name)))}
     document = past_document(state._replace(rows=rows), source, key, partition, point)

@@ -1,12 +1,13 @@
 """Requests about one session: who may ask, which partition answers, and from which record on."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
 
 from aiohttp.web import Request, Response, StreamResponse
 
 from sessionary.schemas.ids import SessionKey, partition_of, partition_of_task, run_key, task_key
-from sessionary.schemas.records import RunTombstone, SessionState, Tombstone
+from sessionary.schemas.records import Position, RunTombstone, SessionState, Tombstone
 from sessionary.schemas.snapshots import snapshot_document
 from sessionary.schemas.types import OpenTransaction
 from sessionary.stream_processors.access import Caller
@@ -22,12 +23,16 @@ from sessionary.stream_processors.api.session_poll import (
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from sessionary.stream_processors.core.session.people import hold_end_ms, is_answer_new
+from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
 WAIT_MS_DEFAULT = 5_000
+_END = "end"  # in `after`
 # Passes a request on to the owner of a partition, and its answer back.
+AskEnd = Callable[[int], Awaitable[int]]
+"""Returns the high watermark of a partition of the events. Raises `Lost`."""
 PassOn = Callable[[Request, int], Awaitable[StreamResponse]]
 IsKnown = Callable[[PartitionOwner], bool]
 
@@ -40,6 +45,7 @@ class Question(NamedTuple):
     after: int | None  # offset in that partition that must have been folded
     wait_s: float  # how long to wait for that
     caller: Caller  # who asks: parts of other users than its own are unknown
+    to_end: bool = False  # all that the partition has when its owner is asked must have been folded
 
 
 class AskedOwner(NamedTuple):
@@ -53,8 +59,14 @@ class SessionQuestions:
     """Reads the requests about single sessions that one worker gets."""
 
     def __init__(
-        self, settings: ProcessorSettings, tokens: TokenStore, assignment: Assignment, others: OtherWorkers
+        self,
+        settings: ProcessorSettings,
+        tokens: TokenStore,
+        assignment: Assignment,
+        others: OtherWorkers,
+        ask_end: AskEnd,
     ) -> None:
+        self._ask_end = ask_end
         self._settings = settings
         self._tokens = tokens
         self._assignment = assignment
@@ -63,8 +75,8 @@ class SessionQuestions:
     async def ask_owner(self, request: Request, answer_s: float | None = None) -> AskedOwner | Response:
         """Return the question and the owner, or the answer of another worker that is the owner.
 
-        Waits up to `wait_ms` until the record at `after` is folded. `answer_s`: how long another
-        worker may take, 10 s by default. Raises `Problem`.
+        Waits up to `wait_ms` until the record at `after` is folded; `end`: all that the partition
+        has now. `answer_s`: how long another worker may take, 10 s by default. Raises `Problem`.
         """
         question = self._parse_question(request)
         return await self._ask(request, question, _knows_rows(request, question), answer_s)
@@ -129,13 +141,18 @@ class SessionQuestions:
     def _question_at(
         self, request: Request, caller: Caller, key: SessionKey, partition: int, said_after: str | None = None
     ) -> Question:
-        after = parse_after(request.query.get("after") if said_after is None else said_after, partition)
+        said = request.query.get("after") if said_after is None else said_after
+        after = None if said == _END else parse_after(said, partition)
         wait_ms = parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
         if wait_ms > WAIT_MS_MAX:
             raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
-        return Question(key, partition, after, wait_ms / 1_000, caller)
+        return Question(key, partition, after, wait_ms / 1_000, caller, said == _END)
 
     async def _require_known(self, owner: PartitionOwner, question: Question, is_known: IsKnown) -> None:
+        if question.to_end:
+            end = await self._find_end(question)
+            if not await owner.wait_until_folded(end, question.wait_s):
+                raise _behind(owner, owner.position, question, f"not yet at its end, {end}")
         await self._require_folded(owner, question)
         if not is_known(owner):
             # The caller may have read of it on a topic, in a transaction that is not merged yet.
@@ -143,16 +160,27 @@ class SessionQuestions:
                 raise not_ready(f"partition {question.partition} waits for the end of a transaction")
             await self._require_folded(owner, question)
 
+    async def _find_end(self, question: Question) -> int:
+        try:
+            async with asyncio.timeout(question.wait_s):
+                return await self._ask_end(question.partition)
+        except (TimeoutError, Lost):
+            raise not_ready(f"Kafka does not answer where partition {question.partition} ends") from None
+
     async def _require_folded(self, owner: PartitionOwner, question: Question) -> None:
         after = -1 if question.after is None else question.after
         if not await owner.wait_until_committed(after, question.wait_s):
-            if not owner.is_readable:
-                raise not_ready(f"partition {question.partition} is not open yet")
-            next_offset = owner.state.position.next_offset
-            raise not_ready(f"partition {question.partition} is at offset {next_offset}, not yet after {after}")
+            raise _behind(owner, owner.state.position, question, f"not yet after {after}")
         if not self._others.has_heard(owner.committed_s):
             # Another worker may own the partition by now and have a newer state.
             raise not_ready("this worker has had no answer of its group for a session time-out")
+
+
+def _behind(owner: PartitionOwner, position: Position, question: Question, what: str) -> Problem:
+    """Return the answer of an owner that has not folded what is asked for."""
+    if not owner.is_readable:
+        return not_ready(f"partition {question.partition} is not open yet")
+    return not_ready(f"partition {question.partition} is at offset {position.next_offset}, {what}")
 
 
 def _knows_rows(request: Request, question: Question) -> IsKnown:

@@ -39,7 +39,12 @@ from sessionary.stream_processors.api.runs import (
 )
 from sessionary.stream_processors.api.session_pages import AgentPages, MessagePages
 from sessionary.stream_processors.api.session_poll import SessionPolls
-from sessionary.stream_processors.api.session_questions import SessionQuestions, require_session, session_document
+from sessionary.stream_processors.api.session_questions import (
+    AskEnd,
+    SessionQuestions,
+    require_session,
+    session_document,
+)
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.trail import Access
@@ -120,6 +125,7 @@ class ControlApi:
     those for states at a point; `following` those of followers. `unknown_ids` is notified of every
     problem.
 
+    `ask_end` returns the high watermark of a partition of the events, or raises `Lost`.
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log grows. `hung` returns which part of the worker hangs, so
     that only a new process helps; None: none does.
@@ -132,6 +138,7 @@ class ControlApi:
         assignment: Assignment,
         metrics: Metrics,
         others: OtherWorkers,
+        ask_end: AskEnd,
         alive: Callable[[], bool],
         stalled: Callable[[], Mapping[int, StalledPartition]],
         hung: Callable[[], str | None] = lambda: None,
@@ -145,7 +152,7 @@ class ControlApi:
         self._stalled = stalled
         self._hung = hung
         self._has_started = False
-        self._questions = SessionQuestions(settings, tokens, assignment, others)
+        self._questions = SessionQuestions(settings, tokens, assignment, others, ask_end)
         self.unknown_ids = UnknownIds(tokens, assignment)
         self.polls = SessionPolls(settings, tokens, assignment, others)
         self.lists = ListPages(settings, tokens, assignment, others)
@@ -166,7 +173,7 @@ class ControlApi:
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
 
-        Waits up to `wait_ms` until the record at `after` is folded.
+        Waits up to `wait_ms` until the record at `after` is folded, or all that is there now.
         """
         asked = await self._questions.ask_owner(request)
         if isinstance(asked, Response):

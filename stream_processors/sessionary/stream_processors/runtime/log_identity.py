@@ -106,8 +106,15 @@ class LogClient:
 
         An open transaction hides what is before it from readers of committed records.
         """
+        return self._ask_end(self._topics.changelog, partition)
+
+    def ask_events_end(self, partition: int) -> int:
+        """Return the high watermark of a partition's events. Blocks for up to 11 s."""
+        return self._ask_end(self._topics.events, partition)
+
+    def _ask_end(self, topic: str, partition: int) -> int:
         with self._lock:
-            end = self._ends.ask_ends(self._topics.changelog, [partition], _ASK_S).get(partition)
+            end = self._ends.ask_ends(topic, [partition], _ASK_S).get(partition)
         if end is None:
-            raise Lost(f"the end of {self._topics.changelog}, partition {partition}: no answer")
+            raise Lost(f"the end of {topic}, partition {partition}: no answer")
         return end.offset

@@ -283,6 +283,13 @@ class PartitionOwner:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
         return await self.wait_until(lambda position: position.next_offset > offset, timeout_s)
 
+    async def wait_until_folded(self, end: int, timeout_s: float) -> bool:
+        """Wait until `position` reaches a log's end. Return False after `timeout_s`.
+
+        Ticks that changed nothing but the clock are folded before they are committed.
+        """
+        return await self.wait_until(lambda _: self.position.next_offset >= end, timeout_s)
+
     async def wait_until(self, is_reached: Callable[[Position], bool], timeout_s: float) -> bool:
         """Wait for a committed position. Return False after `timeout_s`, or if the owner ends."""
         try:
@@ -583,6 +590,8 @@ class PartitionOwner:
             return
         if folded < len(records) or self._ticks_wait_s() == 0 or self.accesses or not batch.wait_for_more():
             await self._commit_batch(batch, records[folded:], started_at)
+        else:
+            self.notifications.notify_all()
 
     async def _skip_records(self) -> None:
         """Skip the records of an operator's decision, once all records before are committed."""

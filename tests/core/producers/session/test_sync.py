@@ -6,6 +6,7 @@ import pytest
 
 from sessionary.producers import ProducerSettings, Unavailable
 from sessionary.producers.ports import Receipt
+from sessionary.producers.run_ports import LOG_END
 from sessionary.producers.testing import memory_client
 from tests.core.producers.slow_kafka import SlowKafka, client_of
 from tests.support.waiting import wait_until
@@ -70,11 +71,11 @@ def test_sync_does_not_wait_for_lost_events() -> None:
     assert kafka.asked == [(delivered.partition, delivered.offset)]
 
 
-def test_sync_without_an_event_of_its_own_waits_for_nothing() -> None:
+def test_sync_without_an_event_of_its_own_waits_for_nothing_once_it_is_attached() -> None:
     kafka = SlowKafka()
     session = client_of(kafka, "own").session(user_id="u")
     client_of(kafka, "other").attach(session.session_id).sync()
-    assert kafka.asked == [None, None]
+    assert kafka.asked == [LOG_END, None]
 
 
 def test_sync_tells_the_verdict_on_the_last_event() -> None:

@@ -28,6 +28,7 @@ from sessionary.stream_processors.api.operators.session_events import (
 )
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.session_questions import AskEnd
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.errors import Lost
@@ -49,6 +50,20 @@ class ApiResponse(NamedTuple):
             return False
         reason = self.body["reason"]
         return bool(self.body["status"] == self.status and self.body["type"] == f"urn:sessionary:problems/{reason}")
+
+
+def ends_at(end: int | None) -> AskEnd:
+    """Return what tells where each partition ends; None: Kafka does not answer."""
+
+    async def ask_end(partition: int) -> int:
+        if end is None:
+            raise Lost("no answer")
+        return end
+
+    return ask_end
+
+
+no_end = ends_at(None)
 
 
 class FakeAssignment:
@@ -177,7 +192,7 @@ async def running_server(
             events = SessionEvents(settings, tokens, assignment, others, send_event or lose_event)
             serve_pages(
                 web,
-                ControlApi(settings, tokens, assignment, metrics, others, lambda: True, dict),
+                ControlApi(settings, tokens, assignment, metrics, others, no_end, lambda: True, dict),
                 PartitionApi(settings, tokens, assignment, others),
                 RulesApi(settings, tokens, assignment, others, count_quotas),
                 PeoplePages(events),

@@ -30,6 +30,7 @@ from sessionary.stream_processors.core.model import RecentVerdicts
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import OracleRig
+from tests.core.stream_processors.api.api_server import no_end
 from tests.core.stream_processors.api.test_sessions import FakeGroup
 from tests.support.event_factory import EventFactory
 
@@ -56,7 +57,7 @@ class RunRig:
         )
         assignment: Any = SimpleNamespace(owners={0: owner})
         others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
-        questions = SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others)
+        questions = SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others, no_end)
         runs, steps, calls = RunPages(questions), StepPages(questions), CallPages(questions)
         artifacts, agents = ArtifactPages(questions), AgentPages(questions)
         self._tasks = TaskPages(questions)

@@ -26,6 +26,7 @@ from sessionary.stream_processors.errors import Lost, StateExpired
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.past_rig import PastRig
+from tests.core.stream_processors.api.api_server import no_end
 from tests.core.stream_processors.api.test_sessions import FakeGroup
 from tests.support.event_factory import EventFactory
 
@@ -57,7 +58,7 @@ class PageRig:
         )
         assignment: Any = SimpleNamespace(owners={0: owner})
         others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
-        questions = SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others)
+        questions = SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others, no_end)
         self.clock_s = 0.0
         self.page = PastPage(
             questions, self.metrics, PastStates(10, 3_600, lambda: self.clock_s), self._read, lambda: self.now_s

@@ -26,6 +26,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import OracleRig
+from tests.core.stream_processors.api.api_server import ends_at, no_end
 from tests.support.event_factory import EventFactory
 
 SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme"}), api_port=4242)
@@ -50,6 +51,9 @@ class FakeOwner:
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return self.is_readable and offset < self.position.next_offset
 
+    async def wait_until_folded(self, end: int, timeout_s: float) -> bool:
+        return self.is_readable and end <= self.position.next_offset
+
     async def wait_until_merged(self, timeout_s: float) -> bool:
         return True  # no transaction is under way
 
@@ -57,6 +61,7 @@ class FakeOwner:
 class FakeGroup:
     def __init__(self, heard_s: float, urls: Mapping[int, str] | None = None) -> None:
         self._heard_s, self._urls = heard_s, urls or {}
+        self.end: int | None = None
 
     def owner_urls(self) -> Mapping[int, str]:
         return self._urls
@@ -81,7 +86,7 @@ def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers
     any_assignment: Any = assignment
     metrics = Metrics()
     tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
-    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, others, lambda: True, dict)
+    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, others, ends_at(group.end), lambda: True, dict)
     path = f"/v1/sessions/{KEY.session_id}{query}"
     given = {"Authorization": "Bearer token", **headers}
     request = make_mocked_request("GET", path, headers=given, match_info={"session_id": KEY.session_id})
@@ -128,6 +133,9 @@ def test_a_partition_that_is_not_open_or_not_there_yet_is_not_ready() -> None:
     assert problem(ask(FakeAssignment(FakeOwner(now_s, is_open=False)), group)) == (503, "not_ready")
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:100")) == (503, "not_ready")
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:99")) == (410, "session_archived")
+    for end, found in ((100, (410, "session_archived")), (101, (503, "not_ready")), (None, (503, "not_ready"))):
+        group.end = end
+        assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, "?after=end")) == found
 
 
 def test_of_an_archived_session_a_row_or_a_packed_tombstone_remains() -> None:
@@ -149,7 +157,9 @@ def health_api(
     any_assignment: Any = assignment
     metrics, group = Metrics(), FakeGroup(time.monotonic() if heartbeat_s is None else heartbeat_s)
     tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
-    return ControlApi(*(SETTINGS, tokens, any_assignment, metrics, others), lambda: True, lambda: stalled, lambda: hung)
+    return ControlApi(
+        *(SETTINGS, tokens, any_assignment, metrics, others, no_end), lambda: True, lambda: stalled, lambda: hung
+    )
 
 
 def ask_readiness(api: ControlApi) -> tuple[int, object]:

@@ -25,6 +25,7 @@ from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from tests.core.oracle_rig import START_MS
+from tests.core.stream_processors.api.api_server import no_end
 from tests.core.stream_processors.api.run_rig import SETTINGS
 from tests.core.stream_processors.api.test_sessions import FakeGroup
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, GatedWriter, OwnerBench
@@ -100,7 +101,7 @@ class UnmergedCommit:
         await self._offer(owner, 1, [(self.agent.key.encoded(), value) for value in values])
         others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
         tokens = TokenStore(SETTINGS, self.bench.metrics)
-        self.questions = SessionQuestions(SETTINGS, tokens, self.bench.assignment, others)
+        self.questions = SessionQuestions(SETTINGS, tokens, self.bench.assignment, others, no_end)
 
     async def _offer(self, owner: Any, offset: int, records: list[tuple[bytes | None, bytes]]) -> None:
         under_way = GatedWriter.under_way

@@ -283,6 +283,10 @@ class Spool:
         """True if a frame of a dead process waits to be sent."""
         return not self._orphans.at_end
 
+    def holds_orphans_of(self, key: bytes) -> bool:
+        """Return True if a frame of a dead process with this key is not done."""
+        return key in self._held_keys
+
     def may_send(self, key: bytes, *, follows: bool = False) -> bool:
         """Return True if the next frame of the session `key` may be sent directly.
 

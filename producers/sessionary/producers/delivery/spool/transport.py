@@ -205,6 +205,13 @@ class SpoolTransport(DirectTransport):
                 self._full = True
                 self._on_error(Unavailable(f"events are dropped: {full}", _REPLACE_PAUSE_S))
 
+    def wait_taken_over(self, key: bytes, timeout_s: float) -> bool:
+        """Wait until no event of a dead process with this key is open; False after `timeout_s`."""
+        with self._lock:
+            return self._counts.changed.wait_for(
+                lambda: self._closed or not self._spool.holds_orphans_of(key), timeout_s
+            )
+
     def send_heartbeat(self, record: OutRecord) -> None:
         """Queue a heartbeat behind all events, or drop it if there is no room. Never blocks."""
         if self._new_events:  # no event of its session comes meanwhile: the caller has its lock

@@ -18,14 +18,16 @@ from sessionary.producers.delivery.spool.orphans import summarize_folder
 from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.delivery.spool.transport import SpoolTransport
-from sessionary.producers.errors import Invalid, SpoolDamaged
+from sessionary.producers.errors import Invalid, SpoolDamaged, Unavailable
 from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import encode_event
 from sessionary.schemas.codec.compiled_helpers import find_in_modules, module_name
 from sessionary.schemas.events import SessionActivity
+from sessionary.schemas.ids import SessionKey, new_session_id
 from tests.core.producers.delivery.test_direct_transport import FakeKafka
 from tests.core.producers.kafka_clients import new_client, new_settings
+from tests.support.event_factory import EventFactory
 from tests.support.module_time import set_module_time
 from tests.support.waiting import wait_until
 
@@ -197,6 +199,20 @@ def test_dead_processes_spools_cost_a_new_client_no_event(closed_address: str, t
             s.activity("x", "y" * 1_000)
         assert made.counters.dropped == 0
         assert made.counters.replayed >= 180
+
+
+def test_who_goes_on_waits_for_what_a_dead_process_left_of_the_session(closed_address: str, tmp_path: Path) -> None:
+    of = new_settings(closed_address, tmp_path, verdict_timeout_s=0.1, control_url=f"http://{closed_address}")
+    key = SessionKey("acme", new_session_id())
+    dead = Spool(of.spool_folder, "dead", 1 << 20)
+    value = EventFactory("s").event_bytes("session_started")
+    dead.append_frame(Frame(time.time_ns() // 1_000_000, key.encoded(), None, value), None)
+    dead.abandon()
+    with new_client(of, []) as made:
+        with pytest.raises(Unavailable, match="that a dead process left are not delivered yet"):
+            made.attach(key.session_id)
+        with pytest.raises(Unavailable, match="control API"):
+            made.attach(new_session_id())
 
 
 def test_what_is_damaged_is_counted_and_reported(closed_address: str, tmp_path: Path) -> None:
