@@ -268,6 +268,26 @@ def test_ticks_that_wait_confirm_a_partition_that_stays(recovery: FakeRecovery) 
     asyncio.run(story())
 
 
+def test_who_waits_for_the_end_of_the_log_waits_for_no_transaction_of_ticks(recovery: FakeRecovery) -> None:
+    async def story() -> None:
+        bench = OwnerBench(partitions=1, commit_interval_ms=0)
+        bench.assignment.take_assignment([0])
+        owner = bench.assignment.owners[0]
+        recovery.gate.release()
+        await bench.seen(lambda: owner.is_open)
+        owner.offer_records(0, [LogRecord(0, 1_000, None, TICK)])
+        assert await owner.wait_until_folded(1, 60)
+        waiting = asyncio.create_task(owner.wait_until_folded(2, 60))
+        await asyncio.sleep(0)
+        owner.offer_records(1, [LogRecord(1, 1_000, None, TICK)])
+        assert await waiting
+        assert (owner.commits, owner.state.position.next_offset) == (1, 1)
+        assert not await owner.wait_until_folded(3, 0.01)
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
 def is_past(owner: PartitionOwner, offset: int) -> bool:
     return owner.position.next_offset > offset
 
