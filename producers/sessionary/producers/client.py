@@ -358,8 +358,9 @@ class SessionClient:
         then. The session's state does not change: call `resume` or `recover` if that is needed.
         `claim` does the same by its plain name.
 
-        Waits as `Session.sync` does, for at most the setting `verdict_timeout_s`; for the verdict
-        on a take-over as long again.
+        Waits until the processor has judged all that was sent in the session so far, also what a
+        dead process of this machine left in the spool: for at most the setting `verdict_timeout_s`;
+        for the verdict on a take-over as long again.
 
         Args:
             session_id: The session's id: a UUID, or the text that it was opened with.

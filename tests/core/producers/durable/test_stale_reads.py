@@ -1,6 +1,7 @@
 """Resuming a run although reads are late: the processor shows an event only if it is waited for."""
 
 from collections.abc import Sequence
+from contextvars import copy_context
 
 import pytest
 
@@ -114,8 +115,12 @@ def test_a_step_whose_beginning_is_refused_begins_once_the_run_goes_on() -> None
     )
     session = first.create(user_id="u")
     session.start()
-    with pytest.raises(Killed), session.run("report", run_id="r") as run:
-        run.step("send", send, "x")
+
+    def work_until_killed() -> None:
+        with pytest.raises(Killed), session.run("report", run_id="r") as run:
+            run.step("send", send, "x")
+
+    copy_context().run(work_until_killed)  # a killed process leaves none
     ports = ports._replace(runs=OvertakenRuns(memory))
     with SessionClient(tenant_id="acme", service_id="service", agent_id="second", ports=ports) as second:
         again = second.attach(session.session_id)
