@@ -3,7 +3,6 @@
 Loaded only where snapshots are taken, by `Session.snapshot` or around tool calls.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -13,8 +12,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import Invalid, SessionaryError
 from sessionary.producers.ports import SessionView
+from sessionary.producers.process.safe_text import replace_in_value, replace_surrogates
 from sessionary.schemas.events import Payload, SnapshotCreated
-from sessionary.schemas.ids import snapshot_hash
+from sessionary.schemas.ids import content_hash, snapshot_hash
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 from sessionary.schemas.snapshots import WHOLE_EVERY, content_size, stored_snapshot
 from sessionary.schemas.types import (
@@ -143,7 +143,10 @@ class SnapshotChain:
 
     def note_message(self, role: str, text: str, tokens: int | None) -> None:
         """Note that a message was appended to the conversation."""
-        text_hash = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        try:
+            text_hash = content_hash(text)
+        except UnicodeEncodeError:
+            text_hash = content_hash(replace_surrogates(text))  # as the event has it
         self.messages.append(SnapshotMessage(role, text_hash, tokens))
 
     def note_access(self, uri: str, operation: str, accessed_us: int) -> None:
@@ -211,8 +214,10 @@ class SnapshotChain:
             raise
 
     def _stored(self, whole: Snapshot) -> Snapshot:
-        whole = whole._replace(content_bytes=content_size(whole))
-        whole = whole._replace(content_hash=snapshot_hash(whole))
+        try:
+            whole = _with_hash(whole)
+        except UnicodeEncodeError:  # a lone surrogate: the hash is of the text that an event can hold
+            whole = _with_hash(replace_in_value(whole))
         self.open_call, self._made = _open_call(whole.tool), whole
         session_id, cache = self._core.session_id, self._find_cache()
         if cache is None:
@@ -286,6 +291,12 @@ class SnapshotChain:
             again = whole._replace(snapshot_id=next(view.snapshot_ids), parent_snapshot_id=view.snapshot_id)
             self.send(self._stored(again), fields, is_again=True)
             del self._refused[0]
+
+
+def _with_hash(whole: Snapshot) -> Snapshot:
+    """Return a whole snapshot with size and hash. Raises `UnicodeEncodeError`."""
+    whole = whole._replace(content_bytes=content_size(whole))
+    return whole._replace(content_hash=snapshot_hash(whole))
 
 
 def _open_call(tool: ToolExecution | None) -> str | None:

@@ -278,6 +278,31 @@ def test_an_access_before_the_first_snapshot_needs_no_chain() -> None:
     assert memory.rejections() == []
 
 
+def test_a_lone_surrogate_stops_no_snapshot_and_no_call() -> None:
+    """File names that are no UTF-8 have such surrogates; the event and the snapshot have U+FFFD."""
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=True) as session:
+        session.access("file:///\udcff")
+        assert search_papers("lag", max_results=1) == ["lag 0"]
+        session.message("user\udcff", "hello \udcff")
+        session.snapshot()
+        session.snapshot(
+            context="seen \udcff",
+            messages=[SnapshotMessage("tool\udcff", "h", 1)],
+            tool_call=SEARCH._replace(tool_name="search\udcff"),
+            resources=[AccessedResource("file:///\udcfe", 1, "read")],
+        )
+    assert memory.rejections() == []
+    chain = chain_of(memory)
+    assert sides(chain) == [None, "before", "succeeded", None, "before", None]
+    assert [resource.uri for resource in (*chain[1].resources, *chain[4].resources)] == ["file:///\ufffd"] * 2
+    assert chain[3].messages == (SnapshotMessage("user\ufffd", content_hash("hello \ufffd"), None),)
+    made = chain[4]
+    assert (made.context, made.messages) == ("seen \ufffd", (SnapshotMessage("tool\ufffd", "h", 1),))
+    assert made.tool is not None
+    assert made.tool.tool_name == "search\ufffd"
+
+
 def test_the_asyncio_client_takes_the_same_snapshots() -> None:
     @tool(effect="read")
     async def search(query: str) -> str:
