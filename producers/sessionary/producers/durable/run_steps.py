@@ -142,7 +142,8 @@ class RunSteps:
             try:
                 numbered = full_name if number == 1 or key is not None else f"{full_name} #{number}"
                 if (answers := self._recorder.answers) is not None:
-                    asked = AskedCall("step", numbered, given, writes=False, execute=function)
+                    place = self._run_id, None
+                    asked = AskedCall("step", numbered, given, writes=False, execute=function, place=place)
                     function = partial(answers.answer, asked)
                 return (yield from self._step(_checked_name(numbered), partial(_call, function), given, limit_ms))
             finally:

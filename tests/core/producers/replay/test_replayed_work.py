@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,36 @@ def test_a_block_of_a_model_is_replayed_by_the_captured_function_in_it() -> None
         assert agent(again) == "hello!"
     assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=1), {"llm": 1})
     assert replay.record.tokens == 11
+
+
+def test_runs_that_are_at_work_at_the_same_time_have_their_own_answers() -> None:
+    """In a replay each may be the first one to begin, and to make a call that all of them make."""
+
+    @tool(effect="read")
+    def count() -> int:
+        made["count"] += 1
+        return made["count"]
+
+    def agent(session: Session, numbers: list[int]) -> dict[int, list[object]]:
+        found: dict[int, list[object]] = {}
+        for number in numbers:
+            with session.run("double", input={"number": number}) as run:
+                plain = run.step("work", partial(int.__mul__, number, 2))
+                deep = {key: run.step("count", count, key=key) for key in (str(each) for each in numbers)}
+                found[number] = [run.run_id, session.random(), plain, count(), deep]
+        return found
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = agent(session, [1, 2, 3])
+    calls = made["count"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again, [3, 1, 2]) == outcome
+    assert (replay.difference, made["count"]) == (None, calls)
+    with client.replay(session, mode="fork") as fork, fork.session() as again:
+        forked = agent(again, [2, 3, 1])
+    assert [forked[number][2:] for number in (1, 2, 3)] == [outcome[number][2:] for number in (1, 2, 3)]
+    assert (fork.counts.executed, made["count"]) == (0, calls)
 
 
 def test_a_step_is_answered_whole_or_by_the_calls_in_it() -> None:
