@@ -6,6 +6,7 @@ its own, and blocks what would have an effect.
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from math import inf
 from threading import RLock
 from typing import Any, Final, Literal, NamedTuple
@@ -29,6 +30,7 @@ from sessionary.producers.replay.errors import (
     ReplayMiss,
     recorded_failure,
 )
+from sessionary.producers.replay.kept_texts import restore_value
 from sessionary.producers.replay.record import Point, SessionRecord
 from sessionary.producers.replay.script import Script
 from sessionary.producers.session.view import parsed_state
@@ -239,7 +241,8 @@ class Answers:
             return call.execute()
         if found.error is not None:
             raise recorded_failure(found.error)
-        return self._load(found.result_json)
+        result = self._load(found.result_json)
+        return result if call.kind == "step" else restore_value(result, partial(self._stop_for_text, found))
 
     def _take(self, call: AskedCall, parameters: Json) -> RecordedCall | None:
         """Return the next equal call of the record that can be answered; None if there is none."""
@@ -304,6 +307,13 @@ class Answers:
             raise self._stop(NotReplayable(f"{came} is not replayable: {_CAPTURE}"))
         session_id = self._record.key.session_id
         raise self._stop(ReplayMiss(session_id, None if expected is None else f"{expected}", came))
+
+    def _stop_for_text(self, call: RecordedCall, kind: str) -> ReplayError:
+        detail = (
+            f"the record has the result of {call} as text only, as JSON cannot hold a {kind}: let the function return "
+            "what JSON can hold, such as the result's fields, and record the session anew"
+        )
+        return self._stop(NotReplayable(detail))
 
     def _stop(self, error: ReplayError) -> ReplayError:
         self.failure = self.failure or error

@@ -1,6 +1,7 @@
 """What a replay answers and does again: failures, steps, questions, large values, time, agents."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
@@ -142,6 +143,82 @@ def test_runs_that_are_at_work_at_the_same_time_have_their_own_answers() -> None
         forked = agent(again, [2, 3, 1])
     assert [forked[number][2:] for number in (1, 2, 3)] == [outcome[number][2:] for number in (1, 2, 3)]
     assert (fork.counts.executed, made["count"]) == (0, calls)
+
+
+class Reply:
+    """A model's answer, as libraries of models have it."""
+
+    def __init__(self, content: str) -> None:
+        self.content = content
+
+    def __str__(self) -> str:
+        return f"Reply({self.content})"
+
+
+@traced("llm", capture=True)
+def ask_library(prompt: str) -> Reply:
+    return Reply(prompt)
+
+
+@traced("llm", capture=True)
+def note_answer(answer: object) -> str:
+    return f"{answer}"
+
+
+@traced("llm", capture=True)
+def stream_replies(prompt: str) -> Iterator[Reply]:
+    yield Reply(prompt)
+
+
+@tool(effect="read")
+def count_words(text: str) -> dict[int, float]:
+    return {len(text): float("nan")}
+
+
+def use_attribute(session: Session) -> object:
+    return ask_library("hello").content
+
+
+def use_item(session: Session) -> object:
+    return next(iter(stream_replies("hello"))).content
+
+
+def use_key(session: Session) -> object:
+    return count_words("hello").get(5)
+
+
+def use_number(session: Session) -> object:
+    return list(count_words("hello"))
+
+
+@pytest.mark.parametrize("agent", [use_attribute, use_item, use_key, use_number])
+def test_a_result_of_which_the_record_has_the_text_alone_is_not_given_as_another_value(agent: Any) -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        agent(session)
+    replay = client.replay(session)
+    is_told = pytest.raises(NotReplayable, match=r"the record has the result of .* as text only")
+    with is_told, replay, replay.session() as again, contextlib.suppress(Exception):
+        agent(again)
+    assert replay.counts.executed == 0
+
+
+def test_the_text_of_a_result_is_answered_and_not_a_number_is_one_again() -> None:
+    @tool(effect="read")
+    def measure() -> float:
+        return float("nan")
+
+    def agent(session: Session) -> list[object]:
+        answer = ask_library("hello")
+        return [f"{answer}", note_answer(answer), f"{count_words('hello')}", f"{measure() + 1}"]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = agent(session)
+    assert outcome == ["Reply(hello)", "Reply(hello)", "{5: nan}", "nan"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == outcome
+    assert (replay.difference, replay.counts) == (None, ReplayCounts(served=4))
 
 
 def test_a_step_is_answered_whole_or_by_the_calls_in_it() -> None:
