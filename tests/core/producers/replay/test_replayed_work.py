@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers import AsyncSession, AsyncSessionClient, Retry, Session, SessionClient, tool, traced
+from sessionary.producers import (
+    AsyncSession,
+    AsyncSessionClient,
+    Rejected,
+    Retry,
+    Session,
+    SessionClient,
+    tool,
+    traced,
+)
 from sessionary.producers.artifacts import ArtifactLibrary
 from sessionary.producers.process.safe_text import JSON_BYTES_MAX
 from sessionary.producers.replay.answers import ReplayCounts
@@ -143,6 +152,28 @@ def test_runs_that_are_at_work_at_the_same_time_have_their_own_answers() -> None
         forked = agent(again, [2, 3, 1])
     assert [forked[number][2:] for number in (1, 2, 3)] == [outcome[number][2:] for number in (1, 2, 3)]
     assert (fork.counts.executed, made["count"]) == (0, calls)
+
+
+def test_what_the_processor_rejected_is_rejected_again_and_is_no_difference() -> None:
+    client, memory = memory_client()
+
+    def agent(session: Session) -> list[object]:
+        refused: list[object] = []
+        try:
+            session.rollback("snap_000000000000")
+        except Rejected as error:
+            refused.append(error.reason)
+        return [*refused, ask_captured(session.now().isoformat())]
+
+    with client.session(user_id="u1") as session:
+        outcome = agent(session)
+    assert [judged.event_type for judged in memory.rejections()] == ["session_rolled_back"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == outcome
+    assert (replay.difference, replay.counts) == (None, ReplayCounts(served=1))
+    with client.replay(session) as replay, replay.session() as again:
+        ask_captured(f"{outcome[1]}".removesuffix("!"))
+    assert replay.difference is None, "an event that was rejected may be missing"
 
 
 class Reply:
