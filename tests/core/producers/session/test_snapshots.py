@@ -390,3 +390,29 @@ def test_a_session_whose_base_was_dropped_sends_a_whole_snapshot() -> None:
             session.snapshot()
             assert memory.find_row(session).snapshot.state_json == session.core.view.state_json
         assert [each.encoding for each in stored(memory)] == ["full"] * 3 + ["delta", "full", "full"]
+
+
+def test_snapshots_are_kept_beside_the_cache_only_until_they_are_judged() -> None:
+    """Else sixteen of each session were in memory, whatever the setting says."""
+    client, memory = memory_client(settings=ProducerSettings(snapshot_cache_mb=1))
+    with client, client.session(user_id="u", snapshots=True) as session:
+        for number in range(20):
+            session.update_state({"number": number})
+            session.snapshot()
+        chain = session.core.view.chain
+        assert chain is not None
+        assert len(chain.unjudged) == 16
+        memory.advance(30)
+        assert chain.unjudged == []
+        first, _ = session.snapshot(), session.snapshot()
+        session.core.view.snapshot_ids = iter([first, *islice(new_snapshot_ids(), 20)])
+        refused = [session.snapshot(), session.snapshot()]  # of an id that exists, and one that follows it
+        memory.advance(30)
+        assert len(chain.unjudged) == 4, "two are still to be taken again"
+        last = session.snapshot()
+        assert memory.find_row(session).snapshot.snapshot_id == last
+        memory.advance(30)
+        assert chain.unjudged == []
+    ids = [each.snapshot_id for each in chain_of(memory)]
+    assert len(ids) == 1 + 20 + 2 + 2 + 1 + 1
+    assert refused[1] not in ids
