@@ -170,7 +170,7 @@ class SnapshotChain:
         """Return a whole snapshot, without its hash."""
         view = self._core.view
         if messages is not None:
-            self.messages = deque(messages, maxlen=CONVERSATION_TURNS_MAX)
+            self.messages = deque(messages, maxlen=max(CONVERSATION_TURNS_MAX, len(messages)))
         counts = [message.tokens for message in self.messages]
         if total_tokens is None and counts and None not in counts:
             total_tokens = sum(count for count in counts if count is not None)

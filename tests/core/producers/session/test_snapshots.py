@@ -25,6 +25,7 @@ from sessionary.producers.session.view import new_snapshot_ids
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.events import SessionActivity, SnapshotCreated
 from sessionary.schemas.ids import content_hash
+from sessionary.schemas.limits import ITEMS_MAX
 from sessionary.schemas.snapshots import read_chain
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import AccessedResource, Snapshot, SnapshotMessage, ToolExecution
@@ -248,6 +249,18 @@ def test_turn_messages_and_resources_are_in_it() -> None:
             SnapshotMessage("assistant", content_hash("hi"), 2),
         )
         assert made.resources == (read,)
+
+
+def test_all_messages_that_are_given_are_in_it_or_it_is_refused() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        messages = [SnapshotMessage("user", f"{number}", 1) for number in range(ITEMS_MAX)]
+        session.snapshot(messages=messages)
+        made = memory.find_row(session).snapshot
+        assert (made.messages, made.total_tokens) == (tuple(messages), ITEMS_MAX)
+        with pytest.raises(Invalid, match=f"{ITEMS_MAX + 1}"):
+            session.snapshot(messages=[*messages, messages[0]])
+        assert memory.find_row(session).snapshot == made
 
 
 def test_an_access_is_in_the_next_snapshot_and_in_no_other(tmp_path: Path) -> None:
