@@ -6,6 +6,7 @@ from functools import partial
 
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import EventMetadata, current_scope, envelope_fields
+from sessionary.producers.durable.call_keys import checked_text
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
 from sessionary.producers.errors import Invalid, RunGone, StateMismatch, Unavailable
@@ -121,6 +122,7 @@ class Runs:
     ) -> Run:
         core = self._core
         core.view.require_held()
+        checked_text(f"{run_id}", "run_id")
         fields = envelope_fields(metadata)._replace(run_id=run_id)
         recorder = core.recorder()._replace(until_answered=Questions(core).until_answered)
         if snapshots is not None:
