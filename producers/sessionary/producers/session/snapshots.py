@@ -15,7 +15,7 @@ from sessionary.producers.ports import SessionView
 from sessionary.producers.process.safe_text import replace_in_value, replace_surrogates
 from sessionary.schemas.events import Payload, SnapshotCreated
 from sessionary.schemas.ids import content_hash, snapshot_hash
-from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX, NUMBER_MAX
 from sessionary.schemas.snapshots import WHOLE_EVERY, content_size, stored_snapshot
 from sessionary.schemas.types import (
     AccessedResource,
@@ -174,6 +174,8 @@ class SnapshotChain:
         counts = [message.tokens for message in self.messages]
         if total_tokens is None and counts and None not in counts:
             total_tokens = sum(count for count in counts if count is not None)
+            if total_tokens > NUMBER_MAX:
+                total_tokens = None
         whole = Snapshot(
             next(view.snapshot_ids),
             view.snapshot_id,

@@ -251,6 +251,21 @@ def test_turn_messages_and_resources_are_in_it() -> None:
         assert made.resources == (read,)
 
 
+@pytest.mark.parametrize("tokens", [2.5, -1, "5", True, [1], 10**400, 10**15 + 1])
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_a_message_with_tokens_that_are_no_count_is_refused(tokens: Any, snapshots: bool) -> None:
+    """Else no later snapshot could be taken, and the session could not end."""
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=snapshots) as session:
+        search_papers("lag", max_results=1)
+        with pytest.raises(Invalid, match="tokens is"):
+            session.message("user", "hello", tokens=tokens)
+        search_papers("delay", max_results=1)
+    assert memory.find_row(session).state == "Terminated"
+    assert memory.find_row(session).snapshot.total_tokens is None
+    assert "message_appended" not in {event.envelope.event_type for event in memory.events()}
+
+
 def test_all_messages_that_are_given_are_in_it_or_it_is_refused() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
