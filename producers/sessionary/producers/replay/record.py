@@ -20,6 +20,7 @@ from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import (
+    AgentRegistered,
     AgentTaskUpdated,
     CheckpointSaved,
     LlmDecision,
@@ -38,7 +39,7 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
     UsageRecorded,
 )
-from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.ids import SessionKey, event_snapshot_id
 from sessionary.schemas.records import MessageState, SessionState
 
 Point = int | str | None
@@ -282,6 +283,7 @@ def _snapshots_of(event: Event) -> list[str]:
     payload = event.payload
     snapshot = getattr(payload, "snapshot", None)
     made = [] if snapshot is None else [snapshot.snapshot_id]
-    if isinstance(payload, AgentTaskUpdated):
-        made.append(payload.to_snapshot_id or event.envelope.event_id)
+    if isinstance(payload, AgentRegistered | AgentTaskUpdated):
+        named = payload.to_snapshot_id if isinstance(payload, AgentTaskUpdated) else None
+        made.append(named or event_snapshot_id(event.envelope.event_id))
     return made

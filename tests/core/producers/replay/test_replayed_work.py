@@ -683,3 +683,19 @@ def test_tasks_outside_of_runs_have_their_recorded_results() -> None:
     with stage.client.replay(stage.session) as replay, replay.session() as again:
         assert agent(replay.client, again, lambda: None) == outcome
     assert (replay.difference, replay.counts.executed, made) == (None, 0, {"train": 2})
+
+
+def test_each_snapshot_of_an_agent_is_a_point_the_first_one_too() -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        researcher = session.agents.get("r1", "researcher")
+        snapshots = [researcher.snapshot_id]
+        for task in ("gather", "read"):
+            researcher.begin(task)
+            snapshots.append(researcher.snapshot_id)
+    tasks = []
+    for snapshot_id in snapshots:
+        with client.replay(session, at=snapshot_id) as replay:
+            (row,) = replay.past.attach(session.session_id).agents.list()
+            tasks.append((row.snapshot_id, row.current_task))
+    assert tasks == [*zip(snapshots, (None, "gather", "read"), strict=True)]
