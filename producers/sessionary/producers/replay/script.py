@@ -46,15 +46,19 @@ class Script:
 
     Attributes:
         session_id: The session that is replayed, once it is known.
-        now_us: When the last event occurred that was sent again, µs since the epoch.
+        now_us: When the last event occurred that was sent again, µs since the epoch. In a fork that
+            has left the record, time goes on from there.
         is_reached: The agent has come to the point.
     """
 
     def __init__(self, record: SessionRecord, *, stops: bool) -> None:
         """`stops`: the agent's code stops at the point, if one was given."""
         self._stops = stops and not record.is_whole
+        self._is_fork = not stops
         self.session_id: str | None = None
         self.now_us = record.events[0].event.envelope.occurred_at
+        self._recorded_us = self.now_us
+        self._ahead_us = 0  # of the last event that was sent again: by how much it came later than in the record
         self.is_reached = False
         self._record, self._lock = record, RLock()
         self._unended = record.found.unended
@@ -103,9 +107,13 @@ class Script:
             if waiting:
                 found = waiting.popleft()
                 self._sent.add(found.offset)
-                self.now_us = max(self.now_us, found.event.envelope.occurred_at)
-            elif not _is_of_process(event):
-                self._others.append(_describe(event))
+                self.now_us = self._recorded_us = max(self._recorded_us, found.event.envelope.occurred_at)
+                self._ahead_us = event.envelope.occurred_at - self.now_us
+            else:
+                if self._is_fork:
+                    self.now_us = max(self.now_us, event.envelope.occurred_at - self._ahead_us)
+                if not _is_of_process(event):
+                    self._others.append(_describe(event))
             self.go_on(redo)
 
     def go_on(self, redo: Callable[[RecordedEvent], None]) -> None:

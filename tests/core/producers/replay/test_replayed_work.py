@@ -5,6 +5,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from sessionary.producers.process.safe_text import JSON_BYTES_MAX
 from sessionary.producers.replay.answers import ReplayCounts
 from sessionary.producers.replay.errors import NotReplayable, ReplayMiss
 from sessionary.producers.testing import InMemoryTransport, memory_client
-from sessionary.schemas.events import StepStarted, ToolCallStarted
+from sessionary.schemas.events import SessionActivity, StepStarted, ToolCallStarted
 from tests.core.producers.tasks.test_tasks import Stage
 
 made = Counter[str]()
@@ -699,3 +700,26 @@ def test_each_snapshot_of_an_agent_is_a_point_the_first_one_too() -> None:
             (row,) = replay.past.attach(session.session_id).agents.list()
             tasks.append((row.snapshot_id, row.current_task))
     assert tasks == [*zip(snapshots, (None, "gather", "read"), strict=True)]
+
+
+def test_time_goes_on_in_a_fork_that_has_left_the_record_and_is_the_records_in_it() -> None:
+    """Else code that waits for a time of the session waits for ever."""
+    minute = timedelta(minutes=1)
+
+    def agent(session: Session, waits: int = 0) -> list[datetime]:
+        times = [session.now()]
+        began = datetime.now(UTC)
+        for number in range(1, waits + 1):
+            session.emit(SessionActivity("wait"), occurred_at=began + number * minute)
+            times.append(session.now())
+        ask_captured(f"it is {times[0]}")
+        return [*times, session.now()]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        recorded = agent(session)
+    with client.replay(session, mode="fork") as fork, fork.session() as again:
+        first, *waited, last = agent(again, waits=3)
+        assert [first, last] == recorded
+        assert [round((each - first) / minute) for each in waited] == [1, 2, 3]
+    assert fork.counts.executed == 0
