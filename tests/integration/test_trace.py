@@ -17,6 +17,8 @@ from tests.support.aged_rows import AgedRows
 from tests.support.memory_rows import insert_memory
 from tests.support.pipelines import set_environment
 
+_LINE = "session_id, root_session_id, depth"
+
 RECORDS = 1_247
 
 
@@ -213,3 +215,32 @@ def test_the_line_of_descent_of_sessions_is_a_view_and_is_shown(
         assert run(["session", "show", session_id, "--json"]) == 0
         shown = json.loads(capfd.readouterr().out)
         assert [(row["session_id"], row["snapshot_id"]) for row in shown["lineage"]] == wanted
+
+
+def test_a_line_of_very_many_sessions_leaves_the_others_their_lines(
+    tables: ClickHouseSettings,
+    memory: InMemoryTransport,
+    client: SessionClient,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """ClickHouse refuses a recursion of more than 1,000 steps: root and depth end before it."""
+    ids: list[str] = []
+    with client:
+        for _ in range(1_010):
+            last = client.create(user_id="u1", parent=ids[-1] if ids else None)
+            ids.append(last.session_id)
+        first = client.create(user_id="u1")
+        second = client.create(user_id="u1", parent=first.session_id)
+    insert_memory(tables, memory)
+    found = {row[0]: row[1:] for row in AgedRows(tables).fetch_values(f"SELECT {_LINE} FROM v_lineage")}
+    assert found[second.session_id] == (first.session_id, 1)
+    assert [found[session_id] for session_id in ids] == [
+        (ids[0], depth) if depth < 1_000 else (None, None) for depth in range(1_010)
+    ]
+    set_environment(monkeypatch, tables)
+    lines = {second: [(first.session_id, 0), (second.session_id, 1)], last: [(each, None) for each in ids[-100:]]}
+    for session, line in lines.items():
+        assert run(["session", "show", session.session_id, "--json"]) == 0
+        shown = json.loads(capfd.readouterr().out)["lineage"]
+        assert [(row["session_id"], row["depth"]) for row in shown] == line

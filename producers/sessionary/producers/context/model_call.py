@@ -243,7 +243,8 @@ class ModelCall(ReportedBlock):
 
     def _report_start(self) -> None:
         if (answers := self._reporter.answers) is not None:
-            answers.answer(AskedCall("block", self._step_name, None, writes=False, execute=lambda: None))
+            place = current_scope().names_in(self._reporter.session_id)
+            answers.answer(AskedCall("block", self._step_name, None, writes=False, execute=lambda: None, place=place))
         self._call.send_start()
 
     def _inner_metadata(self) -> EnvelopeFields:

@@ -42,6 +42,7 @@ class AskedCall(NamedTuple):
         given: The arguments by name; None: they are not kept.
         writes: It changes something outside.
         execute: Makes it.
+        place: The run and the step in which it is made; None: outside of any.
     """
 
     kind: Literal["tool", "step", "traced", "block"]
@@ -49,6 +50,7 @@ class AskedCall(NamedTuple):
     given: Mapping[str, Any] | None
     writes: bool
     execute: Callable[[], Any]
+    place: tuple[str | None, str | None] = (None, None)
 
 
 class CallAnswers(Protocol):
@@ -70,11 +72,11 @@ class CallAnswers(Protocol):
         """Return the id of the next new session; `new_id` if it is not the replayed one."""
         ...
 
-    def take_run_id(self, task_type: str, new_id: str) -> str:
+    def take_run_id(self, task_type: str, input_json: str | None, new_id: str) -> str:
         """Return the id of the next new run; `new_id` if the record has none."""
         ...
 
-    def take_task_id(self, task_type: str, new_id: str) -> str:
+    def take_task_id(self, task_type: str, input_json: str | None, new_id: str) -> str:
         """Return the id of the next new task outside of runs, as `take_run_id` does."""
         ...
 
@@ -215,6 +217,11 @@ class Scope(NamedTuple):
         """Return the place of work if it is in the run that events of a session belong to here."""
         run_id = self.metadata.get(session_id, NO_FIELDS).run_id
         return self.place if self.place is not None and self.place.run_id == run_id else None
+
+    def names_in(self, session_id: str) -> tuple[str | None, str | None]:
+        """Return the run that events of a session belong to here, and the name of the step."""
+        place = self.place_in(session_id)
+        return self.metadata.get(session_id, NO_FIELDS).run_id, None if place is None else place.step_name
 
     def decision_in(self, session_id: str) -> str | None:
         """Return the id of the decision that causes the tool calls of a session here."""

@@ -15,7 +15,7 @@ from sessionary.producers.context.reported_block import (
     step_events,
     tool_events,
 )
-from sessionary.producers.context.scope import AskedCall, CallReporter, active_session, added_metadata
+from sessionary.producers.context.scope import AskedCall, CallReporter, active_session, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 
@@ -85,7 +85,8 @@ def traced(
                 step = label if is_tool else f"{kind} {label}"
                 given = ({} if is_tool else None) if captured is None else captured.given()
                 if captured is None or given is not None:  # else the function itself refuses its arguments
-                    asked = AskedCall("traced", step[:NAME_CHARACTERS_MAX], given, side_effect, lambda: None)
+                    place = current_scope().names_in(reporter.session_id)
+                    asked = AskedCall("traced", step[:NAME_CHARACTERS_MAX], given, side_effect, lambda: None, place)
             return _QuietCall(reporter, ReportedCall(reporter, events), captured, asked)
 
         return cast("F", functools.wraps(function)(_wrapper_for(function, new_call)))

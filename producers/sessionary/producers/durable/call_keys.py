@@ -153,10 +153,27 @@ def numbered_key(key: str, number: int) -> str:
     return key if number == 1 else hashlib.sha256(f"{key} {number}".encode()).hexdigest()
 
 
+def checked_text(text: str, what: str) -> str:
+    """Return a text by which recorded work is found again.
+
+    Raises `Invalid` if no event can hold it: an event would have U+FFFD for a lone surrogate, so
+    the work would not be found, or that of another text would be.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(
+            "invalid_value",
+            f"{what} is {text!r:.80}, with a lone surrogate, which no event can hold: use another text, such as "
+            "os.fsencode(name).hex() for the name of a file",
+        ) from None
+    return text
+
+
 def checked_key(key: object, tool_name: str) -> str:
     """Return a key of the business. Raises `Invalid` if it is no text, empty or too long."""
     if isinstance(key, str) and 0 < len(key) <= NAME_CHARACTERS_MAX:
-        return key
+        return checked_text(key, f"the key of the tool {tool_name}")
     raise Invalid(
         "invalid_value",
         f"the key of the tool {tool_name} is {key!r:.80}: use a text of 1 to {NAME_CHARACTERS_MAX} characters",

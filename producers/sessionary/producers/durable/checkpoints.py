@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.call_keys import checked_text
 from sessionary.producers.durable.large_values import CHECKPOINT_DATA, load_value, store_value
 from sessionary.producers.durable.recorder import Recorder, wait_recorded
 from sessionary.producers.errors import Invalid
@@ -15,7 +16,7 @@ from sessionary.schemas.limits import CHECKPOINTS_KEPT, NAME_CHARACTERS_MAX
 def checked_operation(operation: str) -> str:
     """Return the name of an operation. Raises `Invalid`."""
     if isinstance(operation, str) and 0 < len(operation) <= NAME_CHARACTERS_MAX:
-        return operation
+        return checked_text(operation, "the name of an operation")
     raise Invalid("invalid_value", f"an operation is named {operation!r:.80}: use a text of 1 to {NAME_CHARACTERS_MAX}")
 
 

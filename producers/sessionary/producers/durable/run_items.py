@@ -7,12 +7,14 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.call_keys import checked_text
 from sessionary.producers.durable.checkpoints import fetch_checkpoints, send_checkpoint
 from sessionary.producers.durable.flow import Do, Flow, Pause, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import load_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid, SessionaryError
 from sessionary.producers.ports import Json
+from sessionary.producers.process.safe_text import replace_surrogates
 from sessionary.producers.run_ports import CheckpointView
 from sessionary.schemas.events import CheckpointSaved
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
@@ -158,6 +160,7 @@ class RunItems(Generic[T]):
             raise Invalid("invalid_value", f"every is {every}: use 1 or more")
         self._progress = progress
         self._steps = steps
+        checked_text(f"{name}", "the name of a list")
         self._source = source
         self._every = every
         self._item_id = item_id
@@ -274,7 +277,7 @@ class RunItems(Generic[T]):
 
 
 def _short_id(item_id: str | None) -> str | None:
-    return None if item_id is None else item_id[:NAME_CHARACTERS_MAX]
+    return None if item_id is None else replace_surrogates(item_id)[:NAME_CHARACTERS_MAX]
 
 
 async def _each(source: Any) -> AsyncIterator[Any]:

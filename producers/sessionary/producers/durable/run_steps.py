@@ -10,6 +10,7 @@ from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.context.scope import AskedCall, ModelShare, WorkContext, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.call_keys import checked_text
 from sessionary.producers.durable.errors import ResultTooLarge, RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
 from sessionary.producers.durable.large_values import (
@@ -150,7 +151,8 @@ class RunSteps:
             try:
                 numbered = full_name if number == 1 or key is not None else f"{full_name} #{number}"
                 if (answers := self._recorder.answers) is not None:
-                    asked = AskedCall("step", numbered, given, writes=False, execute=function)
+                    place = self._run_id, None
+                    asked = AskedCall("step", numbered, given, writes=False, execute=function, place=place)
                     function = partial(answers.answer, asked)
                 return (yield from self._step(_checked_name(numbered), partial(_call, function), given, limit_ms))
             finally:
@@ -353,11 +355,11 @@ def _only_types(value: Any) -> Any:
 
 def _checked_key(key: object) -> str:
     if isinstance(key, str) and key:
-        return key
+        return checked_text(key, "the key of a step")
     raise Invalid("invalid_value", f"the key of a step is {key!r:.80}: use a text of at least 1 character")
 
 
 def _checked_name(name: str) -> str:
     if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
-        return name
+        return checked_text(name, "the name of a step")
     raise Invalid("invalid_value", f"a step is named {name!r:.80}: use a text of 1 to {NAME_CHARACTERS_MAX} characters")

@@ -219,9 +219,9 @@ class _ToolCaller:
             look_first = key in calls.ended or (place is None and calls.has_past)
             call = functools.partial(self._call_async if self._is_async else self._call, args, own)
             if (answers := recorder.answers) is not None:
-                call = functools.partial(
-                    answers.answer, AskedCall("tool", name, arguments, self._policy.side_effect, call)
-                )
+                names = scope.names_in(session_id)
+                asked = AskedCall("tool", name, arguments, self._policy.side_effect, call, names)
+                call = functools.partial(answers.answer, asked)
             border = None if place is None else functools.partial(_save_border, place, name, key, fields)
             parts = metadata.run_id, metadata.step_id, key, text_of, call, functools.partial(inside, key)
             return CallPlan(*parts, known, border, look_first, until_answered, takes_snapshots)

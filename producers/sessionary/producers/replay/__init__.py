@@ -4,6 +4,7 @@ In the order in which a replay works:
 
     record        reads a session's events, and folds them again up to a point
     calls         the calls in a record: their keys, and which of them the record can answer
+    kept_texts    results of which the record has only the text
     answers       answers the agent's calls, and counts what was served, missed and blocked
     script        compares the events of a replay with those of the record, one by one
     replay        `SessionClient.replay`: the block in which the agent's code runs

@@ -5,7 +5,8 @@ its own, and blocks what would have an effect.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from math import inf
 from threading import RLock
 from typing import Any, Final, Literal, NamedTuple
@@ -14,7 +15,14 @@ from sessionary.producers.client_core.sessions import KnownSession
 from sessionary.producers.context.scope import AskedCall
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json, Origin
-from sessionary.producers.replay.calls import RecordedCall, call_key, cut_parameters, describe_call, given_parameters
+from sessionary.producers.replay.calls import (
+    CallPlace,
+    RecordedCall,
+    call_key,
+    cut_parameters,
+    describe_call,
+    given_parameters,
+)
 from sessionary.producers.replay.errors import (
     NotReplayable,
     ReplayBlocked,
@@ -22,6 +30,7 @@ from sessionary.producers.replay.errors import (
     ReplayMiss,
     recorded_failure,
 )
+from sessionary.producers.replay.kept_texts import restore_value
 from sessionary.producers.replay.record import Point, SessionRecord
 from sessionary.producers.replay.script import Script
 from sessionary.producers.session.view import parsed_state
@@ -97,6 +106,13 @@ class ReplayPlan(NamedTuple):
         return None
 
 
+class _Begun(NamedTuple):
+    """A run or a task of the record."""
+
+    run_id: str
+    input_json: str | None
+
+
 class ReplayCounts(NamedTuple):
     """How many calls a replay answered from the record, and what became of the others."""
 
@@ -132,19 +148,21 @@ class Answers:
         self._record, self._script, self._mode = record, script, mode
         self._stub, self._allow, self._load = stub, allow, load
         self._lock = RLock()
-        self._left: dict[str, deque[RecordedCall]] = {}
+        self._left: dict[str, dict[CallPlace, deque[RecordedCall]]] = {}  # none is empty
         for call in record.calls:
-            self._left.setdefault(call.key, deque()).append(call)
-        self._run_ids: dict[str, deque[str]] = {}
-        self._task_ids: dict[str, deque[str]] = {}
+            self._left.setdefault(call.key, {}).setdefault(call.place, deque()).append(call)
+        self._run_ids: dict[str, list[_Begun]] = {}
+        self._task_ids: dict[str, list[_Begun]] = {}
+        tasks = set[str]()
         for each in record.events:
             payload, run_id = each.event.payload, each.event.envelope.run_id
             if not each.is_own or run_id is None:
                 continue
             if isinstance(payload, RunQueued) and payload.mode == "detached":
-                self._task_ids.setdefault(payload.task_type, deque()).append(run_id)
-            elif isinstance(payload, RunStarted) and run_id not in self._task_ids.get(payload.task_type, ()):
-                self._run_ids.setdefault(payload.task_type, deque()).append(run_id)
+                self._task_ids.setdefault(payload.task_type, []).append(_Begun(run_id, payload.input_json))
+                tasks.add(run_id)
+            elif isinstance(payload, RunStarted) and run_id not in tasks:
+                self._run_ids.setdefault(payload.task_type, []).append(_Begun(run_id, payload.input_json))
         self._recorded_ids: dict[str, str] = {}
         self._names_parent = False  # whether a fork's session has named its parent
 
@@ -191,19 +209,20 @@ class Answers:
         classes = self._record.events[0].event.envelope.data_classes
         return Origin(session_id, snapshot_id, parsed_state(first.state_json), first.schema_version, classes)
 
-    def take_run_id(self, task_type: str, new_id: str) -> str:
-        """Return the id of the next run of a kind; a fork has its own."""
-        return self._take_id(self._run_ids.get(task_type), new_id)
+    def take_run_id(self, task_type: str, input_json: str | None, new_id: str) -> str:
+        """Return the id of the next run of a kind and an input; a fork has its own."""
+        return self._take_id(self._run_ids.get(task_type), input_json, new_id)
 
-    def take_task_id(self, task_type: str, new_id: str) -> str:
-        """Return the id of the next task of a kind: so its worker's events are done again."""
-        return self._take_id(self._task_ids.get(task_type), new_id)
+    def take_task_id(self, task_type: str, input_json: str | None, new_id: str) -> str:
+        """Return the id of the next task alike: so its worker's events are done again."""
+        return self._take_id(self._task_ids.get(task_type), input_json, new_id)
 
-    def _take_id(self, waiting: deque[str] | None, new_id: str) -> str:
+    def _take_id(self, waiting: "list[_Begun] | None", input_json: str | None, new_id: str) -> str:
         with self._lock:
             if not waiting:
                 return new_id
-            recorded = waiting.popleft()
+            same = (place for place, begun in enumerate(waiting) if begun.input_json == input_json)
+            recorded = waiting.pop(next(same, 0)).run_id
             run_id = new_id if self._mode == "fork" else recorded
             self._recorded_ids[run_id] = recorded
             return run_id
@@ -222,19 +241,45 @@ class Answers:
             return call.execute()
         if found.error is not None:
             raise recorded_failure(found.error)
-        return self._load(found.result_json)
+        result = self._load(found.result_json)
+        return result if call.kind == "step" else restore_value(result, partial(self._stop_for_text, found))
 
     def _take(self, call: AskedCall, parameters: Json) -> RecordedCall | None:
         """Return the next equal call of the record that can be answered; None if there is none."""
-        waiting = self._left.get(call_key(call.name, parameters))
-        if not waiting and call.given is not None:  # perhaps too large to be kept whole
-            waiting = self._left.get(call_key(call.name, cut_parameters(call.given)))
-        if not waiting and call.kind in ("tool", "step"):  # whose parameters were perhaps not kept: then any will do
-            waiting = self._left.get(call_key(call.name, None))
-        if not waiting:
+        key = call_key(call.name, parameters)
+        if key not in self._left and call.given is not None:  # perhaps too large to be kept whole
+            key = call_key(call.name, cut_parameters(call.given))
+        if key not in self._left and call.kind in ("tool", "step"):  # perhaps not kept: then any will do
+            key = call_key(call.name, None)
+        equal = self._left.get(key)
+        if equal is None:
             return None
-        is_answer = waiting[0].is_known and call.kind != "block"
-        return waiting.popleft() if is_answer or waiting[0].runs else None
+        place = self._nearest_place(call, equal)
+        waiting = equal[place]
+        if not ((waiting[0].is_known and call.kind != "block") or waiting[0].runs):
+            return None
+        found = waiting.popleft()
+        if not waiting:
+            del equal[place]
+        if not equal:
+            del self._left[key]
+        return found
+
+    def _nearest_place(self, call: AskedCall, equal: Mapping[CallPlace, deque[RecordedCall]]) -> CallPlace:
+        """Return the place whose next call answers: that of the call, one in its run, or any one.
+
+        Runs and steps may be at work at the same time, and each has its own answers.
+        """
+        run_id, step = call.place
+        recorded = None if run_id is None else self.recorded_id(run_id)
+        if (recorded, step) in equal:
+            return recorded, step
+        near = [place for place in equal if place[0] == recorded]
+        return min(near or equal, key=lambda place: equal[place][0].offset)
+
+    def _list_next(self) -> list[RecordedCall]:
+        """Return the next call of each kind, input and place that is left."""
+        return [waiting[0] for equal in self._left.values() for waiting in equal.values()]
 
     def _miss(self, call: AskedCall, parameters: Json) -> Any:
         came = describe_call(call.name, parameters)
@@ -242,10 +287,11 @@ class Answers:
             self.counts = self.counts._replace(missed=self.counts.missed + 1)
             unknown = call.given is None or any(
                 not each.is_known and not each.runs and each.name == call.name
-                for waiting in self._left.values()
+                for equal in self._left.values()
+                for waiting in equal.values()
                 for each in waiting
             )
-            expected = min((waiting[0] for waiting in self._left.values() if waiting), key=_place, default=None)
+            expected = min(self._list_next(), key=lambda each: each.offset, default=None)
             is_blocked = call.writes and call.name not in self._allow
             if self._mode == "fork":
                 made = {"blocked": self.counts.blocked + 1} if is_blocked else {"executed": self.counts.executed + 1}
@@ -262,10 +308,13 @@ class Answers:
         session_id = self._record.key.session_id
         raise self._stop(ReplayMiss(session_id, None if expected is None else f"{expected}", came))
 
+    def _stop_for_text(self, call: RecordedCall, kind: str) -> ReplayError:
+        detail = (
+            f"the record has the result of {call} as text only, as JSON cannot hold a {kind}: let the function return "
+            "what JSON can hold, such as the result's fields, and record the session anew"
+        )
+        return self._stop(NotReplayable(detail))
+
     def _stop(self, error: ReplayError) -> ReplayError:
         self.failure = self.failure or error
         return error
-
-
-def _place(call: RecordedCall) -> int:
-    return call.offset

@@ -24,6 +24,7 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.types import ErrorInfo
 
+CallPlace = tuple[str | None, str | None]
 CallKind = Literal["tool", "step", "traced", "client"]
 _SHOWN = 300  # characters of a call's parameters, in errors
 # Steps of the client itself, which it does again: a question in a run, and the loop over a list.
@@ -112,6 +113,7 @@ class RecordedCall(NamedTuple):
         error: The failure, if it failed.
         is_known: The record has its outcome, with the result if it succeeded.
         runs: It is answered by the calls in it, which the record has: its own code runs again.
+        place: The run and the step in which it was made; None: outside of any.
     """
 
     kind: CallKind
@@ -122,6 +124,7 @@ class RecordedCall(NamedTuple):
     error: ErrorInfo | None = None
     is_known: bool = False
     runs: bool = False
+    place: CallPlace = (None, None)
 
     @property
     def key(self) -> str:
@@ -178,7 +181,8 @@ class _CallFinder:
             if self._is_inside(self._ends.get(offset, event_id)):
                 inside.add(offset)
             elif event_id in self._calls and self._is_asked(event_id):
-                calls.append(self._calls[event_id]._replace(runs=event_id in self._running))
+                place = event.envelope.run_id, self._step_of(event_id)
+                calls.append(self._calls[event_id]._replace(runs=event_id in self._running, place=place))
             elif event_id in self._calls and event_id not in self._over:
                 unended.add(offset)
         return FoundCalls(calls, frozenset(inside), frozenset(unended))
@@ -252,6 +256,15 @@ class _CallFinder:
 
     def _inner(self, event_id: str) -> list[str]:
         return [each for each in self._children.get(event_id, ()) if each in self._over]
+
+    def _step_of(self, event_id: str) -> str | None:
+        """Return the name of the step in which a call was made. That of a step says it itself."""
+        if self._calls[event_id].kind == "step":
+            return None
+        outer = self._outer.get(event_id)
+        while outer is not None and self._calls[outer].kind != "step":
+            outer = self._outer.get(outer)
+        return None if outer is None else self._calls[outer].name
 
     def _is_inside(self, event_id: str) -> bool:
         """Return whether an event happened in a call that is answered whole."""

@@ -20,6 +20,7 @@ from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import (
+    AgentRegistered,
     AgentTaskUpdated,
     CheckpointSaved,
     LlmDecision,
@@ -38,7 +39,7 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
     UsageRecorded,
 )
-from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.ids import SessionKey, event_snapshot_id
 from sessionary.schemas.records import MessageState, SessionState
 
 Point = int | str | None
@@ -74,6 +75,7 @@ class SessionRecord:
     Attributes:
         key: The session's key.
         events: The events that applied, in order, without heartbeats.
+        rejected: The agent's events that the processor rejected, in order.
         memory: The memory in which they were folded; its time is that of the last one.
         batches: In how many batches they were read.
         target: The offset of the last event; the point, if one was given.
@@ -81,9 +83,15 @@ class SessionRecord:
     """
 
     def __init__(
-        self, key: SessionKey, events: Sequence[RecordedEvent], memory: InMemoryTransport, batches: int, point: Point
+        self,
+        key: SessionKey,
+        events: Sequence[RecordedEvent],
+        rejected: Sequence[RecordedEvent],
+        memory: InMemoryTransport,
+        batches: int,
+        point: Point,
     ) -> None:
-        self.key, self.events, self.memory, self.batches = key, events, memory, batches
+        self.key, self.events, self.rejected, self.memory, self.batches = key, events, rejected, memory, batches
         self.target = events[-1].offset
         self.is_whole = point is None
 
@@ -190,6 +198,7 @@ class _Reading:
         self._has_times, self._key, self._agent, self._point = reads.has_times, key, agent, point
         self._memory: InMemoryTransport | None = None
         self._events: list[RecordedEvent] = []
+        self._rejected: list[RecordedEvent] = []
         self._is_found = self._is_known = False
 
     def take(self, batch: Sequence[LogEntry]) -> bool:
@@ -212,13 +221,17 @@ class _Reading:
             self._memory = InMemoryTransport(1, now_ms=entry.at_ms, outages=self._has_times)
         memory = self._memory
         judged = fold_entry(memory, entry, session_id=self._key.session_id, has_times=self._has_times)
-        if judged is None or judged.outcome != "applied":
+        if judged is None or judged.outcome == "duplicate":
             return False
         envelope = judged.event.envelope
         is_own = (envelope.service_id, envelope.agent_id) == (self._agent.service_id, self._agent.agent_id)
         sent = memory.core.log.records[-1]
-        self._events.append(RecordedEvent(entry.offset, entry.at_ms, judged.event, sent, is_own))
-        return True
+        event = RecordedEvent(entry.offset, entry.at_ms, judged.event, sent, is_own)
+        if judged.outcome == "applied":
+            self._events.append(event)
+        elif is_own and event.event_type != "heartbeat":
+            self._rejected.append(event)
+        return judged.outcome == "applied"
 
     def _is_point(self, entry: LogEntry) -> bool:
         if isinstance(self._point, int):
@@ -240,7 +253,7 @@ class _Reading:
             )
         if self._point is not None and not self._is_found:
             raise PointNotFound(self._point, session_id)
-        return SessionRecord(self._key, self._events, self._memory, self.batches, self._point)
+        return SessionRecord(self._key, self._events, self._rejected, self._memory, self.batches, self._point)
 
 
 def fold_entry(memory: InMemoryTransport, entry: LogEntry, *, session_id: str, has_times: bool) -> JudgedEvent | None:
@@ -270,6 +283,7 @@ def _snapshots_of(event: Event) -> list[str]:
     payload = event.payload
     snapshot = getattr(payload, "snapshot", None)
     made = [] if snapshot is None else [snapshot.snapshot_id]
-    if isinstance(payload, AgentTaskUpdated):
-        made.append(payload.to_snapshot_id or event.envelope.event_id)
+    if isinstance(payload, AgentRegistered | AgentTaskUpdated):
+        named = payload.to_snapshot_id if isinstance(payload, AgentTaskUpdated) else None
+        made.append(named or event_snapshot_id(event.envelope.event_id))
     return made

@@ -24,6 +24,7 @@ _RESULTS: Final[Mapping[str, str]] = {
     "run_completed": "result_json",
     "agent_task_updated": "result_json",
     "state_updated": "state_json",
+    "txn_committed": "state_json",
     "message_appended": "content",
 }
 

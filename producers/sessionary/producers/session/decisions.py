@@ -95,5 +95,8 @@ def record_decision(
 def _checked_score(name: str, score: float) -> float:
     try:
         return float(score)
+    except OverflowError:
+        what = f"the score of {name!r:.80} is an integer beyond the range of numbers: give a smaller one"
+        raise Invalid("invalid_value", what) from None
     except (TypeError, ValueError):
         raise Invalid("invalid_value", f"the score of {name!r:.80} is {score!r:.80}: give a number") from None

@@ -1,7 +1,7 @@
 """A session as the watch sees it: findings of polls are adopted, unless a verb is at work."""
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from sessionary.producers.context.scope import EventMetadata
@@ -102,6 +102,15 @@ class PolledSession:
                 return None if change.reason_code == _MIGRATION else self._adopt_pause(change)
             is_over = change.state in ("Terminated", "Archived")
             return self._adopt_reported_state(change) if epoch == known or is_over else None
+        finally:
+            self._core.lock.release()
+
+    def forget_judged(self, event_ids: Collection[str]) -> None:
+        """Forget what was kept of events until they are judged."""
+        if (chain := self._view.chain) is None or not self._core.lock.acquire_now():
+            return  # the next poll finds later ones
+        try:
+            chain.forget_judged(event_ids)
         finally:
             self._core.lock.release()
 

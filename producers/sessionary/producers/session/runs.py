@@ -6,6 +6,7 @@ from functools import partial
 
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import EventMetadata, current_scope, envelope_fields
+from sessionary.producers.durable.call_keys import checked_text
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
 from sessionary.producers.errors import Invalid, RunGone, StateMismatch, Unavailable
@@ -51,10 +52,10 @@ class Runs:
         check_expected(mode, expected_ms, with_defaults(self._core.view.limits))
         answers = self._core.services.answers
         run_id = metadata.get("run_id") or str(uuid.uuid4())
-        if answers is not None and not metadata.get("run_id"):
-            run_id = answers.take_run_id(task_type, run_id)
         texts = zip(given[:2], ("input", "plan"), strict=True)
         input_json, plan_json = (None if value is None else to_json_text(value, name) for value, name in texts)
+        if answers is not None and not metadata.get("run_id"):
+            run_id = answers.take_run_id(task_type, input_json, run_id)
         started = RunStarted(mode, task_type, input_json, plan_json, dict(given[2]))
         return self._new_run(run_id, started, metadata, resume=resume, wait_s=quota_wait_s, snapshots=snapshots)
 
@@ -74,7 +75,7 @@ class Runs:
         if place is None:
             task_id, answers = new_task_id(key), self._core.services.answers
             if answers is not None:
-                task_id = answers.take_task_id(task_type, task_id)
+                task_id = answers.take_task_id(task_type, input_json, task_id)
             return (yield from self._request_task(task_id, task_type, input_json, timeout_s, metadata))
         request = f"{place.find_path()} {task_type} {input_json}"
         with place.calls.hold_number(request) as number:
@@ -121,6 +122,7 @@ class Runs:
     ) -> Run:
         core = self._core
         core.view.require_held()
+        checked_text(f"{run_id}", "run_id")
         fields = envelope_fields(metadata)._replace(run_id=run_id)
         recorder = core.recorder()._replace(until_answered=Questions(core).until_answered)
         if snapshots is not None:

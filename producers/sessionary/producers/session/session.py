@@ -607,8 +607,8 @@ class Session:
             The event's id.
 
         Raises:
-            Invalid: `content` is no text; or it has more than 16 Ki characters, and the client has
-                no library of artifacts.
+            Invalid: `content` is no text, or `tokens` no count; or the text has more than 16 Ki
+                characters, and the client has no library of artifacts.
             Unavailable: The library does not take a large text. Nothing was sent.
 
         Otherwise raises as `emit` does.

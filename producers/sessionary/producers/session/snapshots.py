@@ -3,9 +3,8 @@
 Loaded only where snapshots are taken, by `Session.snapshot` or around tool calls.
 """
 
-import hashlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
@@ -13,9 +12,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import Invalid, SessionaryError
 from sessionary.producers.ports import SessionView
+from sessionary.producers.process.safe_text import replace_in_value, replace_surrogates
 from sessionary.schemas.events import Payload, SnapshotCreated
-from sessionary.schemas.ids import snapshot_hash
-from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
+from sessionary.schemas.ids import content_hash, snapshot_hash
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX, NUMBER_MAX
 from sessionary.schemas.snapshots import WHOLE_EVERY, content_size, stored_snapshot
 from sessionary.schemas.types import (
     AccessedResource,
@@ -128,29 +128,37 @@ class SnapshotChain:
     Attributes:
         messages: The messages in the model's context, oldest first.
         open_call: Id of the tool call before which the head was taken; None for any other head.
+        unjudged: The last ones that may be rejected yet, and are taken again then. Polls tell which
+            are judged.
     """
 
     def __init__(self, core: SnapshotOwner, messages: Sequence[SnapshotMessage], tool: ToolExecution | None) -> None:
         self._core = core
         self.messages = deque(messages, maxlen=CONVERSATION_TURNS_MAX)
         self.open_call = _open_call(tool)
+        self.unjudged: list[_Sent] = []
         self._resources: deque[AccessedResource] = deque(maxlen=_RESOURCES_MAX)
         self._deltas = 0  # since the last whole one
-        self._sent: list[_Sent] = []
         self._refused: list[_Sent] = []
-        self._made: Snapshot | None = None  # the last one, whole
         self._heard: deque[Rejection] = deque(maxlen=_SENT_MAX)  # by polls, and not acted on yet
 
     def note_message(self, role: str, text: str, tokens: int | None) -> None:
         """Note that a message was appended to the conversation."""
-        text_hash = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        try:
+            text_hash = content_hash(text)
+        except UnicodeEncodeError:
+            text_hash = content_hash(replace_surrogates(text))  # as the event has it
         self.messages.append(SnapshotMessage(role, text_hash, tokens))
 
     def note_access(self, uri: str, operation: str, accessed_us: int) -> None:
         """Note that a resource was accessed; the next snapshot has it."""
         self._resources.append(AccessedResource(uri, accessed_us, operation))
 
-    def next_snapshot(
+    def next_snapshot(self) -> Snapshot:
+        """Return a snapshot of the content as an event has it, after the head."""
+        return self._stored(self._next_whole())[1]
+
+    def _next_whole(
         self,
         *,
         context: str | None = None,
@@ -159,13 +167,15 @@ class SnapshotChain:
         tool: ToolExecution | None = None,
         resources: Sequence[AccessedResource] = (),
     ) -> Snapshot:
-        """Return a snapshot of the content as an event has it, after the head."""
+        """Return a whole snapshot, without its hash."""
         view = self._core.view
         if messages is not None:
-            self.messages = deque(messages, maxlen=CONVERSATION_TURNS_MAX)
+            self.messages = deque(messages, maxlen=max(CONVERSATION_TURNS_MAX, len(messages)))
         counts = [message.tokens for message in self.messages]
         if total_tokens is None and counts and None not in counts:
             total_tokens = sum(count for count in counts if count is not None)
+            if total_tokens > NUMBER_MAX:
+                total_tokens = None
         whole = Snapshot(
             next(view.snapshot_ids),
             view.snapshot_id,
@@ -184,7 +194,7 @@ class SnapshotChain:
             self._core.services.versions,
         )
         self._resources.clear()
-        return self._stored(whole)
+        return whole
 
     def take(
         self,
@@ -200,56 +210,65 @@ class SnapshotChain:
 
         Raises as `Session.emit` does: then the chain is as it was.
         """
-        before = self.messages, self._resources.copy(), self.open_call, self._deltas, self._made
+        before = self.messages, self._resources.copy(), self.open_call, self._deltas
         try:
-            stored = self.next_snapshot(
+            whole = self._next_whole(
                 context=context, messages=messages, total_tokens=total_tokens, tool=tool, resources=resources
             )
-            return self.send(stored, fields)
+            return self._send(whole, fields)
         except BaseException:
-            self.messages, self._resources, self.open_call, self._deltas, self._made = before
+            self.messages, self._resources, self.open_call, self._deltas = before
             raise
 
-    def _stored(self, whole: Snapshot) -> Snapshot:
-        whole = whole._replace(content_bytes=content_size(whole))
-        whole = whole._replace(content_hash=snapshot_hash(whole))
-        self.open_call, self._made = _open_call(whole.tool), whole
+    def _stored(self, whole: Snapshot) -> tuple[Snapshot, Snapshot]:
+        """Return a snapshot with its hash, and as an event has it: the base of the next delta."""
+        try:
+            whole = _with_hash(whole)
+        except UnicodeEncodeError:  # a lone surrogate: the hash is of the text that an event can hold
+            whole = _with_hash(replace_in_value(whole))
+        self.open_call = _open_call(whole.tool)
         session_id, cache = self._core.session_id, self._find_cache()
         if cache is None:
-            return whole
+            return whole, whole
         base = cache.find(session_id, whole.parent_snapshot_id)
         stored = stored_snapshot(whole, base if self._deltas < WHOLE_EVERY - 1 else None)
         self._deltas = self._deltas + 1 if stored.encoding == "delta" else 0
         cache.keep(session_id, whole)
-        return stored
+        return whole, stored
 
     def _find_cache(self) -> SnapshotCache | None:
         find = self._core.services.snapshot_cache
         return None if find is None else find()
 
-    def send(self, stored: Snapshot, fields: EnvelopeFields, *, is_again: bool = False) -> str:
-        """Send the snapshot that was made last as an event of its own; return its id.
+    def _send(self, whole: Snapshot, fields: EnvelopeFields, *, is_again: bool = False) -> str:
+        """Send a whole snapshot as an event of its own; return its id.
 
         Raises as `Session.emit` does.
         """
-        whole = self._made
-        assert whole is not None
+        whole, stored = self._stored(whole)
         event_id = self._core.send_event(SnapshotCreated(stored), fields)
         self._core.view.snapshot_id = stored.snapshot_id
-        self._sent = [*self._sent, _Sent(event_id, whole, fields, is_again)][-_SENT_MAX:]
+        self.unjudged = [*self.unjudged, _Sent(event_id, whole, fields, is_again)][-_SENT_MAX:]
         return stored.snapshot_id
 
     def hear_rejections(self, rejections: Sequence[Rejection]) -> None:
         """Take the rejections that a poll reports. Needs no lock."""
         self._heard.extend(rejections)
 
+    def forget_judged(self, event_ids: Collection[str]) -> None:
+        """Forget the snapshots that are judged, unless some are still to be taken again."""
+        if self._heard:
+            return
+        judged = [place for place, sent in enumerate(self.unjudged, 1) if sent.event_id in event_ids]
+        del self.unjudged[: max(judged, default=0)]  # those before were judged before
+
     def _learn_rejections(self, rejections: Sequence[Rejection]) -> None:
         """Note which snapshots the processor has rejected: those after them follow no head."""
         reasons = {rejection.event_id: rejection.reason for rejection in rejections}
-        place = next((place for place, sent in enumerate(self._sent) if sent.event_id in reasons), None)
+        place = next((place for place, sent in enumerate(self.unjudged) if sent.event_id in reasons), None)
         if place is None:
             return
-        gone, self._sent = self._sent[place:], self._sent[:place]
+        gone, self.unjudged = self.unjudged[place:], self.unjudged[:place]
         view = self._core.view
         if "snapshot_exists" in reasons.values():
             view.renew_snapshot_ids()
@@ -284,8 +303,14 @@ class SnapshotChain:
         while self._refused:
             whole, fields = self._refused[0].whole, self._refused[0].fields
             again = whole._replace(snapshot_id=next(view.snapshot_ids), parent_snapshot_id=view.snapshot_id)
-            self.send(self._stored(again), fields, is_again=True)
+            self._send(again, fields, is_again=True)
             del self._refused[0]
+
+
+def _with_hash(whole: Snapshot) -> Snapshot:
+    """Return a whole snapshot with size and hash. Raises `UnicodeEncodeError`."""
+    whole = whole._replace(content_bytes=content_size(whole))
+    return whole._replace(content_hash=snapshot_hash(whole))
 
 
 def _open_call(tool: ToolExecution | None) -> str | None:

@@ -8,7 +8,7 @@ agent are sent, rejected, and kept on the rejected topic.
 import random
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from threading import Condition, Thread
 from typing import NamedTuple, Protocol
@@ -203,6 +203,10 @@ class WatchedHandle(Protocol):
 
     def adopt_change(self, change: ChangedSession) -> ProducerError | None:
         """Adopt a poll's finding; return the findings to report, if new."""
+        ...
+
+    def forget_judged(self, event_ids: Collection[str]) -> None:
+        """Forget what was kept of events until they are judged; their rejections were reported."""
         ...
 
     def go_on(self, change: ChangedSession) -> SessionGoesOn | None:
@@ -427,6 +431,8 @@ class SessionWatch:
                     self.notifications.notify(finding)
             if is_judged:
                 watched.sent.forget_events(so_far.event_ids)
+                if (handle := watched.handle()) is not None:
+                    handle.forget_judged(so_far.event_ids)
 
 
 def _find_notifications(

@@ -335,8 +335,10 @@ class _SessionFold:
         if point.kind == "event":
             return event.envelope.event_id == point.value
         row = self._batch.get_row(self._key)
-        is_snapshot = point.kind == "snapshot" and isinstance(row, SessionState)
-        return is_snapshot and row.snapshot.snapshot_id == point.value
+        if point.kind != "snapshot" or not isinstance(row, SessionState):
+            return False
+        taken = [row.snapshot.snapshot_id] + [agent.snapshot_id for agent in row.agents]
+        return point.value in taken
 
     def _check(self) -> HashCheck:
         """Compare the hashes of the rows with those that the judge left up to here."""

@@ -1,22 +1,34 @@
 """What a replay answers and does again: failures, steps, questions, large values, time, agents."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sessionary.producers import AsyncSession, AsyncSessionClient, Retry, Session, SessionClient, tool, traced
+from sessionary.producers import (
+    AsyncSession,
+    AsyncSessionClient,
+    Rejected,
+    Retry,
+    Session,
+    SessionClient,
+    tool,
+    traced,
+)
 from sessionary.producers.artifacts import ArtifactLibrary
 from sessionary.producers.process.safe_text import JSON_BYTES_MAX
 from sessionary.producers.replay.answers import ReplayCounts
 from sessionary.producers.replay.errors import NotReplayable, ReplayMiss
 from sessionary.producers.testing import InMemoryTransport, memory_client
-from sessionary.schemas.events import StepStarted, ToolCallStarted
+from sessionary.schemas.events import SessionActivity, StepStarted, ToolCallStarted
 from tests.core.producers.tasks.test_tasks import Stage
 
 made = Counter[str]()
@@ -111,6 +123,134 @@ def test_a_block_of_a_model_is_replayed_by_the_captured_function_in_it() -> None
         assert agent(again) == "hello!"
     assert (replay.difference, replay.counts, made) == (None, ReplayCounts(served=1), {"llm": 1})
     assert replay.record.tokens == 11
+
+
+def test_runs_that_are_at_work_at_the_same_time_have_their_own_answers() -> None:
+    """In a replay each may be the first one to begin, and to make a call that all of them make."""
+
+    @tool(effect="read")
+    def count() -> int:
+        made["count"] += 1
+        return made["count"]
+
+    def agent(session: Session, numbers: list[int]) -> dict[int, list[object]]:
+        found: dict[int, list[object]] = {}
+        for number in numbers:
+            with session.run("double", input={"number": number}) as run:
+                plain = run.step("work", partial(int.__mul__, number, 2))
+                deep = {key: run.step("count", count, key=key) for key in (str(each) for each in numbers)}
+                found[number] = [run.run_id, session.random(), plain, count(), deep]
+        return found
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = agent(session, [1, 2, 3])
+    calls = made["count"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again, [3, 1, 2]) == outcome
+    assert (replay.difference, made["count"]) == (None, calls)
+    with client.replay(session, mode="fork") as fork, fork.session() as again:
+        forked = agent(again, [2, 3, 1])
+    assert [forked[number][2:] for number in (1, 2, 3)] == [outcome[number][2:] for number in (1, 2, 3)]
+    assert (fork.counts.executed, made["count"]) == (0, calls)
+
+
+def test_what_the_processor_rejected_is_rejected_again_and_is_no_difference() -> None:
+    client, memory = memory_client()
+
+    def agent(session: Session) -> list[object]:
+        refused: list[object] = []
+        try:
+            session.rollback("snap_000000000000")
+        except Rejected as error:
+            refused.append(error.reason)
+        return [*refused, ask_captured(session.now().isoformat())]
+
+    with client.session(user_id="u1") as session:
+        outcome = agent(session)
+    assert [judged.event_type for judged in memory.rejections()] == ["session_rolled_back"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == outcome
+    assert (replay.difference, replay.counts) == (None, ReplayCounts(served=1))
+    with client.replay(session) as replay, replay.session() as again:
+        ask_captured(f"{outcome[1]}".removesuffix("!"))
+    assert replay.difference is None, "an event that was rejected may be missing"
+
+
+class Reply:
+    """A model's answer, as libraries of models have it."""
+
+    def __init__(self, content: str) -> None:
+        self.content = content
+
+    def __str__(self) -> str:
+        return f"Reply({self.content})"
+
+
+@traced("llm", capture=True)
+def ask_library(prompt: str) -> Reply:
+    return Reply(prompt)
+
+
+@traced("llm", capture=True)
+def note_answer(answer: object) -> str:
+    return f"{answer}"
+
+
+@traced("llm", capture=True)
+def stream_replies(prompt: str) -> Iterator[Reply]:
+    yield Reply(prompt)
+
+
+@tool(effect="read")
+def count_words(text: str) -> dict[int, float]:
+    return {len(text): float("nan")}
+
+
+def use_attribute(session: Session) -> object:
+    return ask_library("hello").content
+
+
+def use_item(session: Session) -> object:
+    return next(iter(stream_replies("hello"))).content
+
+
+def use_key(session: Session) -> object:
+    return count_words("hello").get(5)
+
+
+def use_number(session: Session) -> object:
+    return list(count_words("hello"))
+
+
+@pytest.mark.parametrize("agent", [use_attribute, use_item, use_key, use_number])
+def test_a_result_of_which_the_record_has_the_text_alone_is_not_given_as_another_value(agent: Any) -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        agent(session)
+    replay = client.replay(session)
+    is_told = pytest.raises(NotReplayable, match=r"the record has the result of .* as text only")
+    with is_told, replay, replay.session() as again, contextlib.suppress(Exception):
+        agent(again)
+    assert replay.counts.executed == 0
+
+
+def test_the_text_of_a_result_is_answered_and_not_a_number_is_one_again() -> None:
+    @tool(effect="read")
+    def measure() -> float:
+        return float("nan")
+
+    def agent(session: Session) -> list[object]:
+        answer = ask_library("hello")
+        return [f"{answer}", note_answer(answer), f"{count_words('hello')}", f"{measure() + 1}"]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        outcome = agent(session)
+    assert outcome == ["Reply(hello)", "Reply(hello)", "{5: nan}", "nan"]
+    with client.replay(session) as replay, replay.session() as again:
+        assert agent(again) == outcome
+    assert (replay.difference, replay.counts) == (None, ReplayCounts(served=4))
 
 
 def test_a_step_is_answered_whole_or_by_the_calls_in_it() -> None:
@@ -544,3 +684,42 @@ def test_tasks_outside_of_runs_have_their_recorded_results() -> None:
     with stage.client.replay(stage.session) as replay, replay.session() as again:
         assert agent(replay.client, again, lambda: None) == outcome
     assert (replay.difference, replay.counts.executed, made) == (None, 0, {"train": 2})
+
+
+def test_each_snapshot_of_an_agent_is_a_point_the_first_one_too() -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        researcher = session.agents.get("r1", "researcher")
+        snapshots = [researcher.snapshot_id]
+        for task in ("gather", "read"):
+            researcher.begin(task)
+            snapshots.append(researcher.snapshot_id)
+    tasks = []
+    for snapshot_id in snapshots:
+        with client.replay(session, at=snapshot_id) as replay:
+            (row,) = replay.past.attach(session.session_id).agents.list()
+            tasks.append((row.snapshot_id, row.current_task))
+    assert tasks == [*zip(snapshots, (None, "gather", "read"), strict=True)]
+
+
+def test_time_goes_on_in_a_fork_that_has_left_the_record_and_is_the_records_in_it() -> None:
+    """Else code that waits for a time of the session waits for ever."""
+    minute = timedelta(minutes=1)
+
+    def agent(session: Session, waits: int = 0) -> list[datetime]:
+        times = [session.now()]
+        began = datetime.now(UTC)
+        for number in range(1, waits + 1):
+            session.emit(SessionActivity("wait"), occurred_at=began + number * minute)
+            times.append(session.now())
+        ask_captured(f"it is {times[0]}")
+        return [*times, session.now()]
+
+    client, _ = memory_client()
+    with client.session(user_id="u1") as session:
+        recorded = agent(session)
+    with client.replay(session, mode="fork") as fork, fork.session() as again:
+        first, *waited, last = agent(again, waits=3)
+        assert [first, last] == recorded
+        assert [round((each - first) / minute) for each in waited] == [1, 2, 3]
+    assert fork.counts.executed == 0

@@ -10,7 +10,7 @@ from sessionary.producers.replay.simulate import Simulation, simulate
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.producers.testing.judged_log import Judge
 from sessionary.producers.testing.memory_runs import MemoryRecords
-from sessionary.schemas.events import StateUpdated, ToolCallSucceeded
+from sessionary.schemas.events import StateUpdated, ToolCallSucceeded, TxnCommitted
 from sessionary.schemas.ids import SessionKey
 
 
@@ -82,6 +82,17 @@ def test_another_content_shows_in_the_session() -> None:
     first = simulate(MemoryRecords(memory), key, event_id, {"n": 1}, 1.0).first
     assert first is not None
     assert (first.recorded, first.simulated) == ("'{\"n\":7}'", "'{\"n\":1}'")
+
+
+def test_another_content_of_a_transaction_shows_in_the_session() -> None:
+    client, memory = memory_client()
+    with client.session(user_id="u1", state={"paid": False}) as session, session.transaction() as pending:
+        pending["paid"] = True
+    event_id, _ = event_of(memory, TxnCommitted)
+    key = SessionKey("acme", session.session_id)
+    first = simulate(MemoryRecords(memory), key, event_id, {"paid": None}, 1.0).first
+    assert first is not None
+    assert (first.recorded, first.simulated) == ("'{\"paid\":true}'", "'{\"paid\":null}'")
 
 
 def test_an_unknown_event_or_session_and_an_event_without_a_result_are_refused() -> None:

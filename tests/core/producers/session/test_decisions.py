@@ -120,6 +120,8 @@ def test_free_text_is_no_decision(given: dict[str, Any]) -> None:
     [
         ({"candidates": {"X": "good"}}, "the score of 'X' is 'good'"),
         ({"candidates": {"X": float("nan")}}, "not a finite number"),
+        ({"candidates": {"X": 10**400}}, "the score of 'X' is an integer beyond the range of numbers"),
+        ({"candidates": SCORES, "threshold": 10**5_000}, "the score of 'threshold' is an integer beyond"),
         ({"candidates": SCORES, "threshold": "high"}, "the score of 'threshold' is 'high'"),
         ({"tools": "order"}, "give the names of the tools in a list"),
         ({"candidates": [("X", 0.92)]}, "give a mapping of names to scores"),

@@ -25,6 +25,7 @@ from sessionary.producers.session.view import new_snapshot_ids
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.events import SessionActivity, SnapshotCreated
 from sessionary.schemas.ids import content_hash
+from sessionary.schemas.limits import ITEMS_MAX
 from sessionary.schemas.snapshots import read_chain
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import AccessedResource, Snapshot, SnapshotMessage, ToolExecution
@@ -250,6 +251,33 @@ def test_turn_messages_and_resources_are_in_it() -> None:
         assert made.resources == (read,)
 
 
+@pytest.mark.parametrize("tokens", [2.5, -1, "5", True, [1], 10**400, 10**15 + 1])
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_a_message_with_tokens_that_are_no_count_is_refused(tokens: Any, snapshots: bool) -> None:
+    """Else no later snapshot could be taken, and the session could not end."""
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=snapshots) as session:
+        search_papers("lag", max_results=1)
+        with pytest.raises(Invalid, match="tokens is"):
+            session.message("user", "hello", tokens=tokens)
+        search_papers("delay", max_results=1)
+    assert memory.find_row(session).state == "Terminated"
+    assert memory.find_row(session).snapshot.total_tokens is None
+    assert "message_appended" not in {event.envelope.event_type for event in memory.events()}
+
+
+def test_all_messages_that_are_given_are_in_it_or_it_is_refused() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        messages = [SnapshotMessage("user", f"{number}", 1) for number in range(ITEMS_MAX)]
+        session.snapshot(messages=messages)
+        made = memory.find_row(session).snapshot
+        assert (made.messages, made.total_tokens) == (tuple(messages), ITEMS_MAX)
+        with pytest.raises(Invalid, match=f"{ITEMS_MAX + 1}"):
+            session.snapshot(messages=[*messages, messages[0]])
+        assert memory.find_row(session).snapshot == made
+
+
 def test_an_access_is_in_the_next_snapshot_and_in_no_other(tmp_path: Path) -> None:
     client, memory = memory_client(artifacts=tmp_path)
     with client, client.session(user_id="u", snapshots=True) as session:
@@ -276,6 +304,31 @@ def test_an_access_before_the_first_snapshot_needs_no_chain() -> None:
         session.access("file:///a", "write")
         assert session.core.view.chain is None
     assert memory.rejections() == []
+
+
+def test_a_lone_surrogate_stops_no_snapshot_and_no_call() -> None:
+    """File names that are no UTF-8 have such surrogates; the event and the snapshot have U+FFFD."""
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=True) as session:
+        session.access("file:///\udcff")
+        assert search_papers("lag", max_results=1) == ["lag 0"]
+        session.message("user\udcff", "hello \udcff")
+        session.snapshot()
+        session.snapshot(
+            context="seen \udcff",
+            messages=[SnapshotMessage("tool\udcff", "h", 1)],
+            tool_call=SEARCH._replace(tool_name="search\udcff"),
+            resources=[AccessedResource("file:///\udcfe", 1, "read")],
+        )
+    assert memory.rejections() == []
+    chain = chain_of(memory)
+    assert sides(chain) == [None, "before", "succeeded", None, "before", None]
+    assert [resource.uri for resource in (*chain[1].resources, *chain[4].resources)] == ["file:///\ufffd"] * 2
+    assert chain[3].messages == (SnapshotMessage("user\ufffd", content_hash("hello \ufffd"), None),)
+    made = chain[4]
+    assert (made.context, made.messages) == ("seen \ufffd", (SnapshotMessage("tool\ufffd", "h", 1),))
+    assert made.tool is not None
+    assert made.tool.tool_name == "search\ufffd"
 
 
 def test_the_asyncio_client_takes_the_same_snapshots() -> None:
@@ -365,3 +418,29 @@ def test_a_session_whose_base_was_dropped_sends_a_whole_snapshot() -> None:
             session.snapshot()
             assert memory.find_row(session).snapshot.state_json == session.core.view.state_json
         assert [each.encoding for each in stored(memory)] == ["full"] * 3 + ["delta", "full", "full"]
+
+
+def test_snapshots_are_kept_beside_the_cache_only_until_they_are_judged() -> None:
+    """Else sixteen of each session were in memory, whatever the setting says."""
+    client, memory = memory_client(settings=ProducerSettings(snapshot_cache_mb=1))
+    with client, client.session(user_id="u", snapshots=True) as session:
+        for number in range(20):
+            session.update_state({"number": number})
+            session.snapshot()
+        chain = session.core.view.chain
+        assert chain is not None
+        assert len(chain.unjudged) == 16
+        memory.advance(30)
+        assert chain.unjudged == []
+        first, _ = session.snapshot(), session.snapshot()
+        session.core.view.snapshot_ids = iter([first, *islice(new_snapshot_ids(), 20)])
+        refused = [session.snapshot(), session.snapshot()]  # of an id that exists, and one that follows it
+        memory.advance(30)
+        assert len(chain.unjudged) == 4, "two are still to be taken again"
+        last = session.snapshot()
+        assert memory.find_row(session).snapshot.snapshot_id == last
+        memory.advance(30)
+        assert chain.unjudged == []
+    ids = [each.snapshot_id for each in chain_of(memory)]
+    assert len(ids) == 1 + 20 + 2 + 2 + 1 + 1
+    assert refused[1] not in ids

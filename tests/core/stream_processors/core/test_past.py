@@ -240,6 +240,18 @@ def test_a_point_can_be_a_time_an_event_or_a_snapshot(rig: PastRig, agent: Event
     )
 
 
+def test_a_point_can_be_an_agents_snapshot(rig: PastRig, agent: EventFactory) -> None:
+    assert rig.send(agent, "agent_registered", agent_id="r1", role="researcher") == "applied"
+    held = [rig.row_of(agent)]
+    for task in ("gather", "read"):
+        assert rig.send(agent, "agent_task_updated", agent_id="r1", task=task, completed=False) == "applied"
+        held.append(rig.row_of(agent))
+    rig.send(agent, "session_paused")
+    snapshots = [row.agents[0].snapshot_id for row in held]
+    assert len({*snapshots}) == 3
+    assert [rig.past(agent, Point("snapshot", each)).row for each in snapshots] == held
+
+
 def test_states_at_some_points_are_those_at_each_and_the_log_is_folded_once(rig: PastRig, agent: EventFactory) -> None:
     first = rig.offset - 1
     assert rig.send(agent, "session_paused") == "applied"

@@ -1,5 +1,6 @@
 -- From the first sessions of each line downwards, so that a cycle of forged parents, which has no first one, ends. Its
--- sessions have no root and no depth. A session without its first event in history is in no line.
+-- sessions have no root and no depth. A session without its first event in history is in no line. ClickHouse fails a
+-- recursion of more than 1,000 steps, so a line's further sessions have no root and no depth either.
 CREATE OR REPLACE VIEW {database}.v_lineage AS
 WITH RECURSIVE
 created AS
@@ -23,6 +24,7 @@ line AS
     SELECT c.tenant_id AS tenant_id, c.session_id AS session_id, l.root_id AS root_id, l.depth + 1 AS depth
     FROM line AS l
     INNER JOIN created AS c ON c.tenant_id = l.tenant_id AND c.parent_id = l.session_id
+    WHERE l.depth < 999
 )
 SELECT
     c.created_at AS time, c.tenant_id AS tenant_id, c.session_id AS session_id, c.parent_id AS parent_session_id,
@@ -38,5 +40,5 @@ ALTER TABLE {database}.v_lineage
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN parent_session_id 'session that it belongs to or continues; null for the first of a line',
     COMMENT COLUMN snapshot_id 'snapshot whose content it started with; null if it started anew',
-    COMMENT COLUMN root_session_id 'first session of the line that history still has; null within a cycle',
-    COMMENT COLUMN depth 'sessions from there to this one; 0 for the first, null within a cycle';
+    COMMENT COLUMN root_session_id 'first session of the line that history still has; null within a cycle, and after 1,000 sessions',
+    COMMENT COLUMN depth 'sessions from there to this one; 0 for the first, null within a cycle, and after 1,000 sessions';

@@ -223,25 +223,43 @@ def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> 
     return rows[0]
 
 
+_LINE_SESSIONS_MAX: Final = 100
+# As `v_lineage` has it, of one session.
+_CREATED: Final = """
+SELECT min(appended_at) AS time, session_id,
+    nullIf(argMin(ifNull(parent_session_id, ''), source_offset), '') AS parent_session_id,
+    nullIf(argMin(ifNull(restored_from_snapshot_id, ''), source_offset), '') AS snapshot_id
+FROM history FINAL
+WHERE tenant_id = {tenant:String} AND session_id = {session:String}
+    AND event_type = 'session_created' AND decode_error = ''
+    AND (source_partition, source_offset, appended_at) NOT IN
+    (
+        SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected
+        WHERE tenant_id = {tenant:String} AND session_id = {session:String}
+    )
+GROUP BY session_id
+"""
+
+
 def fetch_line(source: ClickHouseClient, tenant: str, session: str) -> list[Row]:
     """Return the line of descent of a session, from its first session to itself.
 
-    Empty within a cycle of parents, and for a session without its first event.
+    Empty within a cycle of parents, and for a session without its first event. Of a longer line
+    the last 100 sessions, without their depth: each one is looked up by itself, as `v_lineage`
+    would read all lines of all tenants.
     """
-    of_line = source.fetch_rows(
-        "SELECT time, session_id, parent_session_id, snapshot_id, depth FROM v_lineage "
-        "WHERE tenant_id = {tenant:String} AND root_session_id IN (SELECT root_session_id FROM v_lineage "
-        "WHERE tenant_id = {tenant:String} AND session_id = {session:String})",
-        tenant=tenant,
-        session=session,
-    )
-    by_id = {row["session_id"]: row for row in of_line}
-    line: list[Row] = []
-    at = by_id.get(session)
-    while at is not None:
-        line.insert(0, at)
-        at = by_id.get(at["parent_session_id"])
-    return line
+    line: dict[str, Row] = {}  # the last session first
+    at: str | None = session
+    while at is not None and len(line) < _LINE_SESSIONS_MAX:
+        if at in line:
+            return []
+        rows = source.fetch_rows(_CREATED, tenant=tenant, session=at)
+        if not rows:
+            break
+        line[at] = rows[0]
+        at = rows[0]["parent_session_id"]
+    is_cut = at is not None and len(line) == _LINE_SESSIONS_MAX
+    return [{**row, "depth": None if is_cut else depth} for depth, row in enumerate(reversed(line.values()))]
 
 
 def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> Json:

@@ -136,7 +136,7 @@ def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 def _named_rows(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rows of a state by names that are the same at another point."""
     rows: dict[str, Any] = {"session": document["row"] or {}}
-    keys = ("run_id", "name", "idem_key", "tool_call_id", "artifact_id", "agent_id", "turn")
+    keys = ("run_id", "name", "idem_key", "tool_call_id", "artifact_id", "operation", "agent_id", "turn")
     for child in document["children"]:
         kind = child["kind"]
         places = ("turn",) if kind == "MessageState" else ("agent_id",) if kind == "AgentState" else keys[:-2]

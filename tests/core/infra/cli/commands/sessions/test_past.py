@@ -158,3 +158,25 @@ def test_a_difference_is_a_field_with_both_values() -> None:
         "MessageState[2].content": (None, "again"),
     }
     assert list(list_differences(DOCUMENT, DOCUMENT)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("RunState", ["run_id"]),
+        ("FinishedRun", ["run_id"]),
+        ("StepState", ["run_id", "name"]),
+        ("TimedStep", ["run_id", "name"]),
+        ("ToolCallState", ["run_id", "idem_key"]),
+        ("EndedToolCall", ["run_id", "idem_key"]),
+        ("ArtifactState", ["run_id", "artifact_id"]),
+        ("MessageState", ["turn"]),
+        ("AgentState", ["agent_id"]),
+        ("CheckpointState", ["run_id", "operation"]),
+    ],
+)
+def test_rows_that_differ_in_a_part_of_their_key_are_both_in_a_difference(kind: str, keys: list[str]) -> None:
+    for key in keys:
+        children = [{"kind": kind, **dict.fromkeys(keys, "x"), key: value} for value in ("one", "two")]
+        found = list_differences(DOCUMENT, {**DOCUMENT, "children": [*DOCUMENT["children"], *children]})
+        assert [line["after"] for line in found if line["field"].endswith(f".{key}")] == ["one", "two"]
