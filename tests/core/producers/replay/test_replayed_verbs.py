@@ -73,7 +73,7 @@ def test_transactions_checkpoints_and_rollbacks_are_replayed() -> None:
 
 
 def roll_back_far(session: Session) -> object:
-    """Roll back to snapshots that the processor does not keep any more, and to one of no session."""
+    """Roll back to a snapshot that the processor does not keep any more, and to an unknown one."""
     oldest = session.snapshot()
     for number in range(20):
         look(f"{number}")
