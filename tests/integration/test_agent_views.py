@@ -73,6 +73,7 @@ def test_each_change_tells_from_which_snapshot_to_which_it_led(runs: Runs) -> No
 
 
 def test_each_role_sees_what_the_api_shows_it(runs: Runs) -> None:
+    """R-003-44: `critic_1` has a role that the schema does not list."""
     register_all(runs)
     for agent_id, result in _RESULTS.items():
         runs.send(task(agent_id, "work", completed=True, result_json=result), run=None)

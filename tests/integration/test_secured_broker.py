@@ -317,7 +317,7 @@ def test_a_replay_needs_the_right_to_read_the_events_and_a_tenant_s_token_no_fur
     with _new_client(secured, agent, url, tmp_path) as client:
         with client.session(user_id="u1", state={"n": 1}) as session:
             assert recorded_work(session) == ["looked"]
-        with pytest.raises(AuthenticationFailed, match="a replay may not read .*: its principal needs Read on it"):
+        with pytest.raises(AuthenticationFailed, match=r"a replay may not read .*: its principal needs Read on it"):
             client.replay(session).__enter__()
     with _new_client(secured, replayer, url, tmp_path / "replayer") as reader:
         with reader.replay(session.session_id) as replay, replay.session() as again:
