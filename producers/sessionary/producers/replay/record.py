@@ -191,6 +191,7 @@ class _Reading:
         self._memory: InMemoryTransport | None = None
         self._events: list[RecordedEvent] = []
         self._is_found = self._is_known = False
+        self._refused: str | None = None  # the verdict about the point's event, if that was rejected
 
     def take(self, batch: Sequence[LogEntry]) -> bool:
         """Fold a batch; return whether the point was reached."""
@@ -200,7 +201,7 @@ class _Reading:
             self._is_known = True
             if isinstance(self._point, int) and entry.offset > self._point:
                 return True
-            if self._fold(entry) and self._is_point(entry):
+            if self._fold(entry) and self._names(self._events[-1].event, entry):
                 self._is_found = True
                 if not isinstance(self._point, int):
                     return True
@@ -212,6 +213,8 @@ class _Reading:
             self._memory = InMemoryTransport(1, now_ms=entry.at_ms, outages=self._has_times)
         memory = self._memory
         judged = fold_entry(memory, entry, session_id=self._key.session_id, has_times=self._has_times)
+        if judged is not None and judged.outcome == "rejected" and self._names(judged.event, entry):
+            self._refused = f"at offset {entry.offset} ({judged.reason}: {judged.detail})"
         if judged is None or judged.outcome != "applied":
             return False
         envelope = judged.event.envelope
@@ -220,10 +223,10 @@ class _Reading:
         self._events.append(RecordedEvent(entry.offset, entry.at_ms, judged.event, sent, is_own))
         return True
 
-    def _is_point(self, entry: LogEntry) -> bool:
+    def _names(self, event: Event, entry: LogEntry) -> bool:
+        """Return whether the point is an event, its snapshot, or its offset."""
         if isinstance(self._point, int):
             return entry.offset == self._point
-        event = self._events[-1].event
         return self._point is not None and self._point in (event.envelope.event_id, *_snapshots_of(event))
 
     def finish(self) -> SessionRecord:
@@ -239,7 +242,7 @@ class _Reading:
                 "retention; ask ClickHouse (`sessionary session timeline`) for what is left"
             )
         if self._point is not None and not self._is_found:
-            raise PointNotFound(self._point, session_id)
+            raise PointNotFound(self._point, session_id, self._refused)
         return SessionRecord(self._key, self._events, self._memory, self.batches, self._point)
 
 

@@ -124,17 +124,19 @@ class Script:
         `refused`: what was rejected in the replay. It is no difference if the record has it too.
         """
         key, now = self._record.key, {each.event.envelope.event_id for each in refused}
-        then = {_form_of(each.event) for each in self._record.memory.rejections(key.session_id)}
-        others = [
-            _describe(each) for each in self._others if each.envelope.event_id not in now or _form_of(each) not in then
-        ]
+        then = {_form_of(each.event): each for each in self._record.memory.rejections(key.session_id)}
+        others = [each for each in self._others if each.envelope.event_id not in now or _form_of(each) not in then]
         left = [each for waiting in self._left.values() for each in waiting]
         missing = [each for each in left if not _is_of_process(each.event) and each.offset not in self._unended]
         if missing:
             first = min(missing, key=lambda each: each.offset)
-            came = f"; instead it sent {others[0]}" if others else ""
+            came = f"; instead it sent {_describe(others[0])}" if others else ""
             return f"the record has {_describe(first.event)} at offset {first.offset}, the replay has not{came}"
-        return f"the replay has {others[0]}, which the record has not" if others else None
+        if not others:
+            return None
+        rejected = then.get(_form_of(others[0]))
+        why = "" if rejected is None else f": it was rejected at offset {rejected.offset} ({rejected.reason})"
+        return f"the replay has {_describe(others[0])}, which the record has not{why}"
 
 
 class ScriptedTransport:

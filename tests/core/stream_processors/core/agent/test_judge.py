@@ -100,7 +100,7 @@ def test_an_agent_registered_again_is_as_it_was() -> None:
     ],
 )
 def test_a_role_is_one_of_the_known_ones_or_another_one_which_is_kept(role: str, known: str, verdict: str) -> None:
-    """R-003-44: the roles can be extended; clients and processors of both releases work together."""
+    """R-003-44: the list can be extended: clients and processors of both releases work together."""
     rig = AgentRig()
     assert rig.register("r1", role, known_role=known) == verdict
     kept = [agent.role for agent in rig.row_of(rig.owner).agents]

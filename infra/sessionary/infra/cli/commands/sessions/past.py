@@ -251,7 +251,12 @@ class _Past:
                 "SESSIONARY_SIGNING_KEYS_FILE, as the processors have it"
             )
         wanted = [Point(kind, value) for kind, value in points]  # type: ignore[arg-type]  # `_parse_point` knows no others
-        states, partition = PastRows(self._source, settings).states_at(self._session, wanted)
+        try:
+            states, partition = PastRows(self._source, settings).states_at(self._session, wanted)
+        except Invalid as broken:
+            if broken.reason not in ("broken_chain", "hash_mismatch"):
+                raise
+            raise CheckFailed(f"{broken.detail}: sessionary integrity check finds missing rows") from None
         for state in states:
             if state.check.verdict != "differs":
                 continue

@@ -10,7 +10,7 @@ from sessionary.infra.cli.app import run as run_command
 from sessionary.infra.cli.commands.sessions import past
 from sessionary.infra.cli.commands.sessions.past import list_differences
 from sessionary.infra.cli.errors import NotFound
-from sessionary.schemas.errors import SessionaryError, Unavailable
+from sessionary.schemas.errors import Invalid, SessionaryError, Unavailable
 from sessionary.schemas.http.kept_connections import HttpResponse, Request
 from sessionary.stream_processors.errors import PointUnknown, StateExpired
 
@@ -136,6 +136,20 @@ def test_what_no_source_has_is_said_once(
     said = [text for text in capfd.readouterr().err.splitlines() if text]
     assert len(said) == 1 + is_said, said
     assert "the log has none" in said[-1]
+
+
+def test_a_broken_chain_in_clickhouse_is_a_check_that_failed(
+    api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise Invalid("broken_chain", "snapshot b has an ancestor a that is not there")
+
+    monkeypatch.setattr("sessionary.infra.past_rows.PastRows.states_at", broken)
+    monkeypatch.setenv("SESSIONARY_SIGNING_KEYS", '{"k1": "a key of at least thirty-two bytes"}')
+    monkeypatch.delenv("SESSIONARY_CONTROL_URL")
+    assert run_command(["session", "at", SESSION, "--snapshot", "b", "--json"]) == 1
+    said = "snapshot b has an ancestor a that is not there: sessionary integrity check finds missing rows"
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["at", SESSION, "--time"], ["diff", SESSION, "offset:7"]])
