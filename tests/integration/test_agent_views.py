@@ -89,6 +89,7 @@ def test_each_role_sees_what_the_api_shows_it(runs: Runs) -> None:
 
 
 def test_the_authors_role_decides_and_not_the_name_of_the_key(runs: Runs) -> None:
+    """C-19."""
     register_all(runs)
     runs.send(
         task("writer_1", "researcher_notes", completed=True, shared_key="researcher_1", result_json="1"), run=None
@@ -99,6 +100,7 @@ def test_the_authors_role_decides_and_not_the_name_of_the_key(runs: Runs) -> Non
 
 
 def test_agents_of_one_id_in_other_sessions_and_tenants_are_others(runs: Runs) -> None:
+    """C-22."""
     places = [("acme", session_id(1)), ("acme", session_id(2)), ("globex", session_id(1))]
     for number, (tenant_id, session) in enumerate(places):
         named = {"tenant_id": tenant_id, "session_id": session}

@@ -44,6 +44,7 @@ def stored_snapshots(client: ClickHouseClient, session_id: str) -> dict[str, Sna
 
 
 def test_the_chain_of_a_session_is_walked_in_2n_plus_1_steps(tables: ClickHouseSettings) -> None:
+    """R-003-25, R-003-26, R-003-31, in ClickHouse."""
     client, memory = memory_client()
     state = {"text": [f"line {number}" for number in range(2_000)]}
     with client, client.session(user_id="u", state=state, snapshots=True) as session:
@@ -159,6 +160,7 @@ def test_no_snapshot_is_left_once_personal_data_has_expired(
 
 
 def test_the_sample_comes_back_without_a_loss(tables: ClickHouseSettings) -> None:
+    """R-003-29, C-14: through Avro and ClickHouse."""
     agent = EventFactory("sample")
     sample = Snapshot(
         "snap_0123456789ab",

@@ -87,6 +87,7 @@ def offset_of(memory: InMemoryTransport, session_id: str, kind: type, number: in
 
 
 def test_an_unchanged_agent_gets_the_recorded_answers_and_executes_nothing() -> None:
+    """R-003-28, R-003-75, R-003-86: hits are counted, and nothing is executed."""
     client, memory, session_id, outcome = record_session()
     sent, log = client.counters.sent, len(memory.records())
     with client.replay(session_id) as replay:
@@ -178,6 +179,7 @@ def mended(replay: Replay) -> str:
 
 
 def test_a_fork_goes_on_live_in_a_new_session_and_blocks_effects() -> None:
+    """R-003-75, C-24: a miss with an effect is never executed on its own."""
     client, memory, session_id, _ = record_session()
     replay = client.replay(session_id, mode="fork", baseline=replay_agent)
     with pytest.raises(ReplayBlocked, match=r"allow=\['pay'\]"), replay:

@@ -84,7 +84,7 @@ def test_a_block_left_by_an_error_rolls_back(stage: Stage) -> None:
 
 
 def test_the_second_of_two_conflicting_commits_is_refused(stage: Stage) -> None:
-    """R-003-60; trap 15: two open transactions do not mix."""
+    """R-003-60, R-003-91; trap 15: two open transactions do not mix."""
 
     def commit_both() -> None:
         with stage.session.transaction() as mine, stage.other.transaction() as others:  # which ends first
