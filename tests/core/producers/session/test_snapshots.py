@@ -376,6 +376,20 @@ def test_a_result_of_5_mb_is_a_reference(tmp_path: Any) -> None:
     assert max(len(record.value or b"") for record in memory.records()) < VALUE_BYTES_MAX
 
 
+def test_the_last_snapshot_of_a_session_on_hold_stays_beyond_every_tier() -> None:
+    """C-36: 39 days are longer than any short tier keeps a state."""
+    client, memory = memory_client()
+    days = 86_400
+    session = client.session(user_id="u", state={"n": 1}, limits=Limits(hold_ms=40 * days * 1_000, override=True))
+    head = session.pause()
+    memory.silence(session)
+    memory.advance(39 * days)
+    memory.silence(session, silent=False)
+    assert (memory.find_row(session).state, memory.find_row(session).snapshot.snapshot_id) == ("Paused", head)
+    assert session.resume() == {"n": 1}
+    client.close()
+
+
 def test_the_cache_drops_its_older_half_and_loses_nothing() -> None:
     """R-003-77: the limit that was given counts, and half remains."""
     cache = SnapshotCache(1_000)
