@@ -283,7 +283,7 @@ def test_points_are_events_snapshots_and_offsets_and_an_unknown_one_is_an_error(
 
 @pytest.mark.parametrize("damage", ["missing", "unknown parent", "cycle", "itself"])
 def test_a_chain_that_is_broken_is_told_and_nothing_is_executed(damage: str) -> None:
-    """R-003-42: of the log, as the judge rejects a cycle and a missing parent when they are sent."""
+    """R-003-42: of the log, as the judge rejects cycles and missing parents when they are sent."""
     client, memory = memory_client()
 
     def take_three(session: Session) -> list[str]:
