@@ -26,15 +26,20 @@ class PointNotFound(ProducerError):
         point: The snapshot's id, the event's id, or the offset.
     """
 
-    def __init__(self, point: str | int, session_id: str, refused: str | None = None) -> None:
-        """`refused`: by which verdict its event is no part of the session, if it was sent."""
+    def __init__(self, point: str | int, session_id: str) -> None:
         kind = "Offset" if isinstance(point, int) else "Snapshot" if point.startswith("snap_") else "Event"
-        why = "it is no point of" if refused is None else f"its event was rejected {refused}, so it is no point of"
         super().__init__(
-            f"{kind} {point} not found: {why} session {session_id}; `sessionary session timeline` lists "
+            f"{kind} {point} not found: it is no point of session {session_id}; `sessionary session timeline` lists "
             "the points of a session"
         )
         self.point = point
+
+
+def rejected_point(point: str | int, session_id: str, verdict: str) -> PointNotFound:
+    """Return the error of a point whose event was sent, and rejected: where, and why."""
+    error = PointNotFound(point, session_id)
+    error.args = (f"{error}. Its event was rejected {verdict}",)
+    return error
 
 
 class ReplayError(ProducerError):

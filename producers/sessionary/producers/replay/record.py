@@ -13,7 +13,7 @@ from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import SessionLost
 from sessionary.producers.ports import OutRecord
 from sessionary.producers.replay.calls import FoundCalls, RecordedCall, find_calls
-from sessionary.producers.replay.errors import NotReplayable, PointNotFound
+from sessionary.producers.replay.errors import NotReplayable, PointNotFound, rejected_point
 from sessionary.producers.run_ports import LogEntry, RecordReads
 from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.producers.testing.memory import InMemoryTransport
@@ -242,7 +242,9 @@ class _Reading:
                 "retention; ask ClickHouse (`sessionary session timeline`) for what is left"
             )
         if self._point is not None and not self._is_found:
-            raise PointNotFound(self._point, session_id, self._refused)
+            if self._refused is not None:
+                raise rejected_point(self._point, session_id, self._refused)
+            raise PointNotFound(self._point, session_id)
         return SessionRecord(self._key, self._events, self._memory, self.batches, self._point)
 
 
