@@ -256,7 +256,11 @@ class _Past:
         except Invalid as broken:
             if broken.reason not in ("broken_chain", "hash_mismatch"):
                 raise
-            raise CheckFailed(f"{broken.detail}: sessionary integrity check finds missing rows") from None
+            days = RetentionSettings.from_env(self._environ).retention_idle_days
+            raise CheckFailed(
+                f"{broken.detail}: rows are missing, and sessionary integrity check finds which; or heartbeats have "
+                f"expired, which ClickHouse keeps for {days} days"
+            ) from None
         for state in states:
             if state.check.verdict != "differs":
                 continue

@@ -148,7 +148,7 @@ def test_a_broken_chain_in_clickhouse_is_a_check_that_failed(
     monkeypatch.setenv("SESSIONARY_SIGNING_KEYS", '{"k1": "a key of at least thirty-two bytes"}')
     monkeypatch.delenv("SESSIONARY_CONTROL_URL")
     assert run_command(["session", "at", SESSION, "--snapshot", "b", "--json"]) == 1
-    said = "snapshot b has an ancestor a that is not there: sessionary integrity check finds missing rows"
+    said = "snapshot b has an ancestor a that is not there: rows are missing, and sessionary integrity check finds"
     assert said in capfd.readouterr().err
 
 
