@@ -62,6 +62,8 @@ def _fetch_older(client: ClientCore, session_id: str, snapshot_id: str, user_id:
             f"--snapshot {snapshot_id} --json` has the content while ClickHouse has the events: give it as state"
         ) from lost
     except Invalid as broken:
+        if broken.reason != "hash_mismatch":
+            raise
         raise Invalid(
             broken.reason,
             f"no session can start from snapshot {snapshot_id} of session {session_id}: what the log has does not lead "

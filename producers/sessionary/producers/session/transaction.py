@@ -177,6 +177,8 @@ def _find_older(core: SessionCore, snapshot_id: str) -> tuple[str | None, str]:
     except SessionLost as lost:
         return None, f"the events up to snapshot {snapshot_id} are gone ({lost}): {kept}"
     except Invalid as broken:
+        if broken.reason != "hash_mismatch":
+            raise
         return None, f"what the log has does not lead to it ({broken.detail}): {kept}"
     if found is None:
         return None, f"the session has no snapshot {snapshot_id}: {kept}"
