@@ -189,7 +189,7 @@ class ReplayWork:
 
     def _find_difference(self, script: Script) -> str | None:
         record, session_id, memory = self.record, self.record.key.session_id, self._memory
-        found = script.find_difference(() if memory is None else memory.rejections(session_id))
+        found = script.find_difference()
         if self.counts.missed:
             found = found or f"{self.counts.missed} calls are not in the record"
         if found is not None or memory is None:

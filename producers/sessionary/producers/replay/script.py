@@ -12,7 +12,6 @@ from typing import Any, Final
 from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Transport
 from sessionary.producers.replay.calls import without_addresses
 from sessionary.producers.replay.record import RecordedEvent, SessionRecord
-from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.events import LlmDecision, RunRunning, SessionActivity, SnapshotCreated, UsageRecorded
 
@@ -65,7 +64,7 @@ class Script:
                 self._left.setdefault(_form_of(each.event), deque()).append(each)
         self._sent: set[int] = set()  # offsets of the events that were sent again
         self._next = 0  # the first event of the record that was neither sent again nor done again
-        self._others: list[Event] = []  # what the record does not have
+        self._others: list[str] = []  # what the record does not have
 
     @property
     def is_over(self) -> bool:
@@ -100,7 +99,7 @@ class Script:
                 self._sent.add(found.offset)
                 self.now_us = max(self.now_us, found.event.envelope.occurred_at)
             elif not _is_of_process(event):
-                self._others.append(event)
+                self._others.append(_describe(event))
             self.go_on(redo)
 
     def go_on(self, redo: Callable[[RecordedEvent], None]) -> None:
@@ -118,25 +117,15 @@ class Script:
         is_free = not event.is_own or event.offset in self._inside or event.offset in self._sent
         return is_free or _is_of_process(event.event)
 
-    def find_difference(self, refused: Collection[JudgedEvent] = ()) -> str | None:
-        """Return the first difference from the record, for people; None if there is none.
-
-        `refused`: what was rejected in the replay. It is no difference if the record has it too.
-        """
-        key, now = self._record.key, {each.event.envelope.event_id for each in refused}
-        then = {_form_of(each.event): each for each in self._record.memory.rejections(key.session_id)}
-        others = [each for each in self._others if each.envelope.event_id not in now or _form_of(each) not in then]
+    def find_difference(self) -> str | None:
+        """Return the first difference from the record, for people; None if there is none."""
         left = [each for waiting in self._left.values() for each in waiting]
         missing = [each for each in left if not _is_of_process(each.event) and each.offset not in self._unended]
         if missing:
             first = min(missing, key=lambda each: each.offset)
-            came = f"; instead it sent {_describe(others[0])}" if others else ""
+            came = f"; instead it sent {self._others[0]}" if self._others else ""
             return f"the record has {_describe(first.event)} at offset {first.offset}, the replay has not{came}"
-        if not others:
-            return None
-        rejected = then.get(_form_of(others[0]))
-        why = "" if rejected is None else f": it was rejected at offset {rejected.offset} ({rejected.reason})"
-        return f"the replay has {_describe(others[0])}, which the record has not{why}"
+        return f"the replay has {self._others[0]}, which the record has not" if self._others else None
 
 
 class ScriptedTransport:
