@@ -74,6 +74,7 @@ class SessionRecord:
     Attributes:
         key: The session's key.
         events: The events that applied, in order, without heartbeats.
+        rejected: The agent's events that the processor rejected, in order.
         memory: The memory in which they were folded; its time is that of the last one.
         batches: In how many batches they were read.
         target: The offset of the last event; the point, if one was given.
@@ -81,9 +82,15 @@ class SessionRecord:
     """
 
     def __init__(
-        self, key: SessionKey, events: Sequence[RecordedEvent], memory: InMemoryTransport, batches: int, point: Point
+        self,
+        key: SessionKey,
+        events: Sequence[RecordedEvent],
+        rejected: Sequence[RecordedEvent],
+        memory: InMemoryTransport,
+        batches: int,
+        point: Point,
     ) -> None:
-        self.key, self.events, self.memory, self.batches = key, events, memory, batches
+        self.key, self.events, self.rejected, self.memory, self.batches = key, events, rejected, memory, batches
         self.target = events[-1].offset
         self.is_whole = point is None
 
@@ -190,6 +197,7 @@ class _Reading:
         self._has_times, self._key, self._agent, self._point = reads.has_times, key, agent, point
         self._memory: InMemoryTransport | None = None
         self._events: list[RecordedEvent] = []
+        self._rejected: list[RecordedEvent] = []
         self._is_found = self._is_known = False
         self._refused: str | None = None  # the verdict about the point's event, if that was rejected
 
@@ -215,13 +223,17 @@ class _Reading:
         judged = fold_entry(memory, entry, session_id=self._key.session_id, has_times=self._has_times)
         if judged is not None and judged.outcome == "rejected" and self._names(judged.event, entry):
             self._refused = f"at offset {entry.offset} ({judged.reason}: {judged.detail})"
-        if judged is None or judged.outcome != "applied":
+        if judged is None or judged.outcome == "duplicate":
             return False
         envelope = judged.event.envelope
         is_own = (envelope.service_id, envelope.agent_id) == (self._agent.service_id, self._agent.agent_id)
         sent = memory.core.log.records[-1]
-        self._events.append(RecordedEvent(entry.offset, entry.at_ms, judged.event, sent, is_own))
-        return True
+        event = RecordedEvent(entry.offset, entry.at_ms, judged.event, sent, is_own)
+        if judged.outcome == "applied":
+            self._events.append(event)
+        elif is_own and event.event_type != "heartbeat":
+            self._rejected.append(event)
+        return judged.outcome == "applied"
 
     def _names(self, event: Event, entry: LogEntry) -> bool:
         """Return whether the point is an event, its snapshot, or its offset."""
@@ -245,7 +257,7 @@ class _Reading:
             if self._refused is not None:
                 raise rejected_point(self._point, session_id, self._refused)
             raise PointNotFound(self._point, session_id)
-        return SessionRecord(self._key, self._events, self._memory, self.batches, self._point)
+        return SessionRecord(self._key, self._events, self._rejected, self._memory, self.batches, self._point)
 
 
 def fold_entry(memory: InMemoryTransport, entry: LogEntry, *, session_id: str, has_times: bool) -> JudgedEvent | None:

@@ -115,10 +115,10 @@ class ReplayWork:
         self._script, self._answers = script, answers
         self.past = _in_memory(client, record.memory, None)
         if plan.mode == "fork":
-            self.core = client.for_replay(lambda inner: ScriptedTransport(inner, script, redoes=False), answers)
+            self.core = client.for_replay(lambda inner: ScriptedTransport(inner, script), answers)
             return self.core
         self._memory = InMemoryTransport(1, now_ms=record.events[0].at_ms)
-        transport = ScriptedTransport(self._memory, script, redoes=True)
+        transport = ScriptedTransport(self._memory, script, self._memory)
         self.core = _in_memory(client, self._memory, answers, transport)
         if not record.events[0].is_own:
             script.session_id = record.key.session_id

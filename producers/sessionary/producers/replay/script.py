@@ -12,6 +12,7 @@ from typing import Any, Final
 from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Transport
 from sessionary.producers.replay.calls import without_addresses
 from sessionary.producers.replay.record import RecordedEvent, SessionRecord
+from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.events import LlmDecision, RunRunning, SessionActivity, SnapshotCreated, UsageRecorded
 
@@ -62,6 +63,9 @@ class Script:
         for each in record.events:
             if each.is_own and each.offset not in self._inside:
                 self._left.setdefault(_form_of(each.event), deque()).append(each)
+        self._refused: dict[str, deque[RecordedEvent]] = {}  # may be sent again, and rejected again
+        for each in record.rejected:
+            self._refused.setdefault(_form_of(each.event), deque()).append(each)
         self._sent: set[int] = set()  # offsets of the events that were sent again
         self._next = 0  # the first event of the record that was neither sent again nor done again
         self._others: list[str] = []  # what the record does not have
@@ -90,10 +94,12 @@ class Script:
         with self._lock:
             return bool(self._left.get(_form_of(event)))
 
-    def note(self, event: Event, redo: Callable[[RecordedEvent], None]) -> None:
+    def note(self, event: Event, redo: Callable[[RecordedEvent], None], *, is_rejected: bool = False) -> None:
         """Note an event that was sent; `redo` takes what others did next."""
         with self._lock:
-            waiting = self._left.get(_form_of(event))
+            form = _form_of(event)
+            places = (self._refused, self._left) if is_rejected else (self._left, self._refused)
+            waiting = places[0].get(form) or places[1].get(form)
             if waiting:
                 found = waiting.popleft()
                 self._sent.add(found.offset)
@@ -131,9 +137,9 @@ class Script:
 class ScriptedTransport:
     """A transport that notes what the replayed session sends. Thread-safe."""
 
-    def __init__(self, inner: Transport, script: Script, *, redoes: bool) -> None:
-        """`redoes`: what others did in the record is sent, too."""
-        self._inner, self._script, self._redoes = inner, script, redoes
+    def __init__(self, inner: Transport, script: Script, memory: InMemoryTransport | None = None) -> None:
+        """`memory`: the inner one, if what others did in the record is sent to it, too."""
+        self._inner, self._script, self._memory = inner, script, memory
         self._decoder = Decoder()
 
     @property
@@ -159,16 +165,23 @@ class ScriptedTransport:
         self._script.check_target()
         event = self._decoder.decode_event(record.value)
         assert isinstance(event, Event)
-        if not self._redoes and isinstance(event.payload, UsageRecorded) and self._script.is_next(event):
+        if self._memory is None and isinstance(event.payload, UsageRecorded) and self._script.is_next(event):
             # It was used once, in the session that this is a fork of.
             nothing = UsageRecorded(event.payload.model, 0, 0, 0, 0, is_timeout_retry=False)
             record = record._replace(value=encode_event(event._replace(payload=nothing)))
         self._inner.send(record, on_receipt)
-        self._script.note(event, self.redo)
+        self._script.note(event, self.redo, is_rejected=self._is_rejected(event))
+
+    def _is_rejected(self, event: Event) -> bool:
+        """Return whether an event that was just sent is known to be rejected."""
+        judged = () if self._memory is None else reversed(self._memory.core.log.judged)
+        event_id = event.envelope.event_id
+        found = (each for each in judged if each.event.envelope.event_id == event_id)
+        return next((each.outcome == "rejected" for each in found), False)
 
     def redo(self, event: RecordedEvent) -> None:
         """Send what another one sent in the record."""
-        if self._redoes:
+        if self._memory is not None:
             self._inner.send(event.sent)
 
     def send_heartbeat(self, record: OutRecord) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -314,8 +313,8 @@ def test_a_chain_that_is_broken_is_told_and_nothing_is_executed(damage: str) -> 
             pass
     with client.replay(session) as replay, replay.session() as again:
         take_three(again)
-    assert replay.difference is not None
-    assert re.search(r"snapshot_created .* was rejected at offset \d+ \(broken_chain\)", replay.difference)
+    left_out = [each.event_type for each in replay.record.rejected]
+    assert left_out == ["snapshot_created"] * (1 if parent is None else 2)
     assert (made, client.counters.sent, replay.counts.executed) == ({}, sent, 0)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def test_time_and_chance_are_those_of_the_record() -> None:
     memory.advance(5)
     assert len(set(map(str, outcome))) == 5
     assert isinstance(outcome[0], datetime)
-    assert outcome[0].utcoffset() == timedelta(0)
+    assert (outcome[0].tzinfo, outcome[0].utcoffset()) == (UTC, timedelta(0))
     for mode in ("strict", "fork"):
         with client.replay(session, mode=mode) as replay, replay.session() as again:
             assert agent(again) == outcome
