@@ -90,7 +90,7 @@ def _registered(agent: Row | None, row: Row, name: str, envelope: Row, fields: R
     if not _NAME.fullmatch(name) or not _NAME.fullmatch(service) or not fields["role"]:
         raise Rejection("invalid_value")
     known = fields["role"] if fields["role"] in ("researcher", "analyzer", "writer") else "other"
-    if fields.get("known_role", "UNKNOWN") not in ("UNKNOWN", known):
+    if fields.get("known_role", "UNKNOWN") not in ("UNKNOWN", "other", known):
         raise Rejection("invalid_value")
     if agent is not None:
         if (agent["role"], agent["service_id"]) != (fields["role"], service):

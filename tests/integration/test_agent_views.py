@@ -73,6 +73,7 @@ def test_each_change_tells_from_which_snapshot_to_which_it_led(runs: Runs) -> No
 
 
 def test_each_role_sees_what_the_api_shows_it(runs: Runs) -> None:
+    """R-003-44: `critic_1` has a role that the schema does not list."""
     register_all(runs)
     for agent_id, result in _RESULTS.items():
         runs.send(task(agent_id, "work", completed=True, result_json=result), run=None)
@@ -88,6 +89,7 @@ def test_each_role_sees_what_the_api_shows_it(runs: Runs) -> None:
 
 
 def test_the_authors_role_decides_and_not_the_name_of_the_key(runs: Runs) -> None:
+    """C-19."""
     register_all(runs)
     runs.send(
         task("writer_1", "researcher_notes", completed=True, shared_key="researcher_1", result_json="1"), run=None
@@ -98,6 +100,7 @@ def test_the_authors_role_decides_and_not_the_name_of_the_key(runs: Runs) -> Non
 
 
 def test_agents_of_one_id_in_other_sessions_and_tenants_are_others(runs: Runs) -> None:
+    """C-22."""
     places = [("acme", session_id(1)), ("acme", session_id(2)), ("globex", session_id(1))]
     for number, (tenant_id, session) in enumerate(places):
         named = {"tenant_id": tenant_id, "session_id": session}

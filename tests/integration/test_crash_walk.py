@@ -76,7 +76,7 @@ def running(services: Services) -> Iterator[Services]:
 def test_a_process_that_is_killed_anywhere_repeats_no_effect(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path, part: int
 ) -> None:
-    """Both walks share one stack: the messenger can be asked by keys, or ignores them."""
+    """R-004-03, R-004-12. Both walks share a stack: the messenger can be asked by keys, or not."""
     rig = WalkRig(kafka, processes, tmp_path)
     (tmp_path / "keys").mkdir()
     with running(Services(tmp_path / "keys")) as services:

@@ -65,6 +65,7 @@ def decide(memory: InMemoryTransport, data_class: DataClass, client: SessionClie
 
 
 def test_all_six_facts_of_a_recommendation_are_one_question(runs: Runs) -> None:
+    """R-003-18."""
     client, memory = memory_client()
     with client:
         decide(memory, "personal", client)
@@ -81,6 +82,7 @@ def _plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("data_class", ["financial", "medical", "legal"])
 def test_an_effect_without_a_decision_is_listed_in_regulated_sessions_only(runs: Runs, data_class: DataClass) -> None:
+    """R-003-19."""
     client, memory = memory_client()
     with client:
         listed = decide(memory, data_class, client)
@@ -126,6 +128,7 @@ def test_a_rejected_call_that_is_delivered_again_is_no_call(runs: Runs) -> None:
 def test_a_person_asks_why(
     runs: Runs, tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """R-003-03: in order, with inputs and outcome."""
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", tables.clickhouse_url)
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", tables.clickhouse_database)
     scores = (Candidate("X", 0.92), Candidate("Y", 0.78))

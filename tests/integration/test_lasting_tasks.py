@@ -130,6 +130,7 @@ def is_reported(client: SessionClient, status: dict[str, Any]) -> bool:
 def test_ten_tasks_outlive_their_client_and_restarts_of_broker_and_workers(
     broker: LocalBroker, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
+    """R-004-01, with real restarts."""
     workers = ThreeWorkers(broker, clickhouse, processes, tmp_path)
     *tasks, broken = workers.ask_and_die()
     with workers.client(2, "second") as client:

@@ -160,5 +160,8 @@ def test_a_state_from_clickhouse_knows_what_was_no_event_under_the_session_s_key
         (found,), _ = rows.states_at(agent.key, [point])
         assert (found.row, found.check) == (rig.past(agent, point).row, rig.past(agent, point).check)
     assert found.check.equal == 3
-    with pytest.raises(PointUnknown, match=f"up to offset {rig.offset - 1}, not offset {rig.offset}"):
-        rows.states_at(agent.key, [Point("offset", rig.offset)])
+    for beyond in (rig.offset, 2**64 + 1):  # the second one is beyond what ClickHouse can count, too
+        with pytest.raises(PointUnknown, match=f"up to offset {rig.offset - 1}, not offset {beyond}"):
+            rows.states_at(agent.key, [Point("offset", beyond)])
+    with pytest.raises(PointUnknown, match=r"is folded up to time .*, not time 2200-01-01T00:00:00\.000Z"):
+        rows.states_at(agent.key, [Point("time", 7_258_118_400_000)])

@@ -41,7 +41,7 @@ def kill_once_it_says(process: "subprocess.Popen[str]", text: str) -> list[str]:
 
 
 def test_a_list_that_is_killed_at_item_eight_goes_on_after_item_five(rig: ExamplesRig) -> None:
-    """R-003-52, R-003-53, R-003-40 and R-003-62, by a real kill -9, in another process."""
+    """R-003-40, R-003-52, R-003-53, R-003-62, R-003-85, by a real kill -9, in another process."""
     session_id = new_session_id()
     done = kill_once_it_says(rig.start_program("tests.support.item_agent", session_id, 8), "item-8")
     *again, last = rig.run_program("tests.support.item_agent", session_id, 0).splitlines()

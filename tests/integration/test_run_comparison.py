@@ -63,6 +63,7 @@ def deliver(runs: Runs, events: list[Event]) -> None:
 def test_two_versions_of_a_prompt_are_compared_by_tools_cost_and_outcome(
     runs: Runs, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """R-003-20."""
     client, memory = memory_client()
     with client:
         with client.session(user_id="u") as first:

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from sessionary.infra.local.ports import free_port
-from sessionary.producers import AuthenticationFailed, ProducerSettings, Session, SessionClient
+from sessionary.producers import AuthenticationFailed, ProducerSettings, Session, SessionClient, SessionLost, tool
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.api.operators.rules import count_quota_workers
@@ -305,6 +305,40 @@ def test_two_services_with_a_prefix_each_do_not_reach_each_other(
     for name, plain in pipelines.items():
         keys = {stored.key for stored in read_topic(plain, plain.topics.events) if stored.key is not None}
         assert len(keys) == 1, f"sessions of {name}"
+
+
+def test_a_replay_needs_the_right_to_read_the_events_and_a_tenant_s_token_no_further_role(
+    secured: Secured, processes: Processes, tmp_path: Path
+) -> None:
+    way, plain = "password", new_pipeline(secured.broker.plain_servers)
+    secured.apply_recipes(plain.topic_prefix)
+    url = _start_processor(secured, way, plain, processes)
+    agent, replayer = (secured.settings(way, name, plain) for name in ("agent", "replayer"))
+    with _new_client(secured, agent, url, tmp_path) as client:
+        with client.session(user_id="u1", state={"n": 1}) as session:
+            assert recorded_work(session) == ["looked"]
+        with pytest.raises(AuthenticationFailed, match=r"a replay may not read .*: its principal needs Read on it"):
+            client.replay(session).__enter__()
+    with _new_client(secured, replayer, url, tmp_path / "replayer") as reader:
+        with reader.replay(session.session_id) as replay, replay.session() as again:
+            assert recorded_work(again) == ["looked"]
+        assert (replay.reproduces, replay.counts.served, replay.counts.executed) == (True, 1, 0)
+        settings = reader.core.settings.model_copy(update={"spool_dir": tmp_path / "other"})
+    with (
+        SessionClient(tenant_id="globex", service_id="billing", agent_id="agent-1", settings=settings) as stranger,
+        pytest.raises(SessionLost, match="is not known"),
+    ):
+        stranger.replay(session.session_id).__enter__()
+
+
+@tool(effect="read")
+def look() -> str:
+    return "looked"
+
+
+def recorded_work(session: Session) -> list[str]:
+    session.update_state({"n": 2})
+    return [look()]
 
 
 def _metrics_at(port: int) -> str:

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sessionary.producers import Invalid, Rejected, SessionClient, SessionLost
+from sessionary.producers import Invalid, Rejected, Session, SessionClient, SessionLost
+from sessionary.producers.control.kafka_record import KafkaRecords
 from sessionary.producers.replay.errors import PointNotFound
+from sessionary.producers.replay.simulate import simulate
+from sessionary.producers.run_ports import LogEntry
+from sessionary.schemas.ids import SessionKey
 from tests.integration.pipeline_rig import OTHER, OTHER_TOKEN, TENANT, TOKEN, PipelineRig
 from tests.style.project import ROOT
 from tests.support import environment
@@ -88,25 +92,50 @@ def read_word(process: "subprocess.Popen[str]", name: str) -> str:
     return line[1]
 
 
+def roll_back_far(session: Session) -> str:
+    """Roll back to a snapshot of 18 before, whose id is returned, and to an unknown one."""
+    session.update_state({"n": 1})
+    oldest = session.snapshot()
+    for number in range(2, 20):
+        session.update_state({"n": number})
+        session.snapshot()
+    assert session.rollback(oldest) == session.sync().version == 21
+    assert session.state == {"n": 1}
+    with pytest.raises(Rejected, match="has no snapshot snap_0123456789ab: the processor keeps the last 16"):
+        session.rollback("snap_0123456789ab")
+    return oldest
+
+
 def test_any_snapshot_is_a_beginning_and_a_target_also_after_the_end(pipeline: PipelineRig, tmp_path: Path) -> None:
     """R-003-01 and C-34 of a snapshot that is neither the last nor one of those that are kept."""
     settings = pipeline.client_settings(tmp_path, "owner")
     with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
         with client.session(user_id="u", state={"n": 0}) as session:
-            session.update_state({"n": 1})
-            oldest = session.snapshot()
-            for number in range(2, 20):
-                session.update_state({"n": number})
-                session.snapshot()
-            assert session.rollback(oldest) == session.sync().version == 21
-            assert session.state == {"n": 1}
-            with pytest.raises(Rejected, match="has no snapshot snap_0123456789ab: the processor keeps the last 16"):
-                session.rollback("snap_0123456789ab")
+            oldest = roll_back_far(session)
+        with client.replay(session) as replay, replay.session() as again:
+            roll_back_far(again)
+        assert (replay.difference, replay.counts.executed) == (None, 0)
         with client.session(user_id="u", from_session=session.session_id, from_snapshot=oldest) as second:
             assert second.sync().state == "Active"
             assert second.state == {"n": 1}
         with pytest.raises(Invalid, match="has no snapshot snap_0123456789ab"):
             client.session(user_id="u", from_session=session.session_id, from_snapshot="snap_0123456789ab")
+
+
+def simulate_another_seat(pipeline: PipelineRig, session_id: str) -> None:
+    """R-004-56: swap one tool's result off line; the stored log stays as it is."""
+    log, key = KafkaRecords(pipeline.kafka), SessionKey(TENANT, session_id)
+
+    def stored() -> list[LogEntry]:
+        return [entry for batch in log.read_log(key, WAIT_S) for entry in batch if entry.key is not None]
+
+    before = stored()
+    (booked,) = [entry for entry in before if b'"booked 12a"' in entry.value and b"tool_call_succeeded" in entry.value]
+    found = simulate(log, key, f"{booked.offset}", "booked 1z", WAIT_S)
+    assert found.first is not None
+    assert (found.first.offset, found.first.event_type) == (booked.offset, "tool_call_succeeded")
+    assert ("booked 12a" in found.first.recorded, "booked 1z" in found.first.simulated) == (True, True)
+    assert stored() == before
 
 
 def test_another_process_replays_a_killed_session_from_its_snapshot_and_executes_nothing(
@@ -135,6 +164,8 @@ def test_another_process_replays_a_killed_session_from_its_snapshot_and_executes
         with pytest.raises(PointNotFound, match="Snapshot snap_0123456789ab not found"):
             client.replay(session_id, at="snap_0123456789ab").__enter__()
         session.close()
+        client.flush()
+        simulate_another_seat(pipeline, session_id)
     settings = settings.model_copy(update={"api_token": OTHER_TOKEN, "spool_dir": tmp_path / "other"})
     with (
         SessionClient(tenant_id=OTHER, service_id="billing", agent_id="a", settings=settings) as stranger,

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.measurements.conversation import RATIO_MAX, TURNS, table_ratio
 from benchmarks.workload.conversation import hold_conversation
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.producers import tool
+from sessionary.producers import ProducerSettings, tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.events import SessionCreated
@@ -44,6 +44,7 @@ def stored_snapshots(client: ClickHouseClient, session_id: str) -> dict[str, Sna
 
 
 def test_the_chain_of_a_session_is_walked_in_2n_plus_1_steps(tables: ClickHouseSettings) -> None:
+    """R-003-25, R-003-26, R-003-31, in ClickHouse."""
     client, memory = memory_client()
     state = {"text": [f"line {number}" for number in range(2_000)]}
     with client, client.session(user_id="u", state=state, snapshots=True) as session:
@@ -70,6 +71,19 @@ def test_the_chain_of_a_session_is_walked_in_2n_plus_1_steps(tables: ClickHouseS
     chain = read_chain(stored_snapshots(database, session.session_id), rows[-1]["snapshot_id"])
     assert len(chain) == 2 * n + 2
     assert json.loads(chain[-1].state_json) == state
+
+
+def test_each_snapshot_of_a_plain_session_tells_both_versions(tables: ClickHouseSettings) -> None:
+    """R-003-31: at creation, pause and end they hold the content alone; their events have both."""
+    client, memory = memory_client(settings=ProducerSettings(server_version="7.1"))
+    with client, client.session(user_id="u") as session:
+        session.pause()
+        session.resume()
+    insert_memory(tables, memory)
+    rows = ClickHouseClient(tables).fetch_rows("SELECT * FROM v_snapshots ORDER BY number")
+    assert [(row["event_type"], row["server_version"], row["protocol_version"]) for row in rows] == [
+        (event_type, "7.1", "2024-11-05") for event_type in ("session_created", "session_paused", "session_terminated")
+    ]
 
 
 def test_one_select_has_the_chain_over_a_time_out_and_a_resume(tables: ClickHouseSettings) -> None:
@@ -159,6 +173,7 @@ def test_no_snapshot_is_left_once_personal_data_has_expired(
 
 
 def test_the_sample_comes_back_without_a_loss(tables: ClickHouseSettings) -> None:
+    """R-003-29, C-14: through Avro and ClickHouse."""
     agent = EventFactory("sample")
     sample = Snapshot(
         "snap_0123456789ab",

@@ -25,6 +25,7 @@ def carry_out(pipeline: PipelineRig, folder: Path, jobs: Sequence[Job]) -> Mappi
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_worker_that_is_killed_anywhere_repeats_no_effect(pipeline: PipelineRig, tmp_path: Path, part: int) -> None:
+    """R-004-03, R-004-12, by a real kill -9 at every crash point."""
     effects = tmp_path / "effects"
     effects.mkdir()
     settings = pipeline.client_settings(tmp_path, "asker")

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 
 PASSWORD = "s3cret"
 _JAAS = "org.apache.kafka.common.security"
-_PRINCIPALS = ("agent", "processor", "sink", "observer", "administrator")
+_PRINCIPALS = ("agent", "replayer", "processor", "sink", "observer", "administrator")
 _TIMEOUT_S = 120.0
 
 

@@ -25,6 +25,7 @@ from sessionary.stream_processors.errors import PointUnknown, StateExpired
 from sessionary.stream_processors.runtime.job import partition_settings
 from sessionary.stream_processors.settings import ProcessorSettings
 
+_OFFSET_MAX: Final = (1 << 63) - 1  # of Kafka; ClickHouse reads a number above 64 bits as another one
 _OTHER: Final = b"\0other"  # in place of another session's key
 _TEXTS: Final = ("tenant_id", "session_id", "kind", "event_type", "from_state", "reason_code", "reason")
 _OR_NULL: Final = ("actor", "row_hash", "gap_first", "gap_last")
@@ -130,7 +131,7 @@ class PastRows:
                 "SELECT source_offset AS last, toUnixTimestamp64Milli(appended_at) AS clock_ms "
                 f"{log} AND source_offset >= {{offset:UInt64}} LIMIT 1",
                 **named,
-                offset=max(int(point.value) for point in points),
+                offset=min(max(int(point.value) for point in points), _OFFSET_MAX),
             )
         (end,) = ends or self._source.fetch_rows(
             f"SELECT max(source_offset) AS last, toUnixTimestamp64Milli(max(appended_at)) AS clock_ms {log}", **named

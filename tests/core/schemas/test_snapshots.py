@@ -71,6 +71,7 @@ def test_values_that_python_takes_for_equal_are_told_apart(old: Any, new: Any) -
 
 
 def test_one_field_of_a_megabyte_is_a_small_delta() -> None:
+    """R-003-65: and the reconstruction is equal."""
     state = {f"key {number}": "x" * 100 for number in range(10_000)}
     parent = make(1, state)
     delta = stored_snapshot(make(2, {**state, "key 5000": "changed"}, parent), parent)
@@ -86,6 +87,7 @@ def test_a_window_of_messages_that_moves_on_is_a_small_delta() -> None:
 
 
 def test_a_large_content_is_compressed_and_comes_back_the_same() -> None:
+    """R-003-64."""
     text = "a text that repeats " * 1_000
     whole = make(1, {"text": text}, context=text)
     stored = stored_snapshot(whole, None)
@@ -215,6 +217,7 @@ def test_a_chain_is_read_root_first() -> None:
 
 
 def test_a_cycle_and_a_missing_parent_are_corruption() -> None:
+    """R-003-42."""
     first = make(1, {}, make(2, {}))
     second = make(2, {}, first)
     with pytest.raises(SnapshotCorrupt, match=r"comes back to snapshot snap_000000000002") as cycle:
@@ -227,6 +230,7 @@ def test_a_cycle_and_a_missing_parent_are_corruption() -> None:
 
 
 def test_a_damaged_one_is_reported_and_the_last_good_one_found() -> None:
+    """R-003-68."""
     lines = [f"line {number}" for number in range(300)]
     chain: list[Snapshot] = [make(0, {"lines": lines, "number": 0})]
     for number in range(1, 6):

@@ -17,7 +17,15 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 def parse_time(option: str, text: str, now: datetime) -> datetime:
     """Return the time that an option's text names, in UTC and between `FIRST` and `LAST`.
 
-    A time without a zone is UTC. Raises `Invalid`.
+    For bounds of what is asked of ClickHouse. A time without a zone is UTC. Raises `Invalid`.
+    """
+    return min(max(parse_point_in_time(option, text, now), FIRST), LAST)
+
+
+def parse_point_in_time(option: str, text: str, now: datetime) -> datetime:
+    """Return the time that an option's text names, in UTC, as it is. Raises `Invalid`.
+
+    It is told to a person again, so it stays what was given, also beyond any record's time.
     """
     try:
         match = _AGO.fullmatch(text)
@@ -25,4 +33,4 @@ def parse_time(option: str, text: str, now: datetime) -> datetime:
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
         raise Invalid("invalid_value", f"{option} {text}: give {TIMES}") from None
-    return min(max(at, FIRST), LAST)
+    return at

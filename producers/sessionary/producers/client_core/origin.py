@@ -61,6 +61,14 @@ def _fetch_older(client: ClientCore, session_id: str, snapshot_id: str, user_id:
             f"session, or its events have left Kafka ({lost}). `sessionary session at {session_id} "
             f"--snapshot {snapshot_id} --json` has the content while ClickHouse has the events: give it as state"
         ) from lost
+    except Invalid as broken:
+        if broken.reason != "hash_mismatch":
+            raise
+        raise Invalid(
+            broken.reason,
+            f"no session can start from snapshot {snapshot_id} of session {session_id}: what the log has does not lead "
+            f"to it ({broken.detail}). Start from the last one, without from_snapshot, or from a state",
+        ) from broken
     if found is None:
         raise Invalid(
             "invalid_value",

@@ -75,6 +75,7 @@ def open_client(
 
     warn_of_near_misses()
     given = settings if settings is not None else ProducerSettings.from_env()
+    identity = identity._replace(versions=(given.server_version, given.protocol_version))
     library = open_library(given.artifacts_url if artifacts is None else artifacts)
     core = ClientCore(checked_name("tenant", tenant_id), identity, given, callbacks, ports, library)
     if given.inherit_in_threads:

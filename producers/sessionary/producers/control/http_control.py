@@ -37,6 +37,7 @@ _ANSWER_BYTES_MAX = 32 << 20  # 200 turns of 16 Ki characters that JSON escapes
 _NETWORK_MARGIN_S = 2.0
 _UNKNOWN_RECORDS = frozenset({"unknown_run", "unknown_step", "unknown_call", "no_such_point"})
 _GONE = "run_gone"
+_DIFFERS = "state_differs"
 T = TypeVar("T")
 
 
@@ -281,6 +282,8 @@ def _error_from(about: str, answer: HttpResponse) -> Exception:
         return SessionLost(f"{about}: {detail}")
     if answer.status == 400:
         return Invalid("invalid_value", f"control API: {detail}")
+    if answer.status == 500 and reason == _DIFFERS:  # it would be the same again, and page again
+        return Invalid("hash_mismatch", f"{about}: {detail}")
     try:
         retry_after_s = float(answer.headers.get("retry-after") or 1.0)
     except ValueError:  # a date is allowed there too

@@ -16,6 +16,8 @@ from sessionary.schemas.settings import KafkaSettings
 _BATCH: Final = 2_000  # records that are read at once
 _POLL_S: Final = 0.5
 _TIME_MS: Final = 1_000  # between two times of others' records
+_AUTHENTICATION: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+_REFUSALS: Final = _AUTHENTICATION | {KafkaError.TOPIC_AUTHORIZATION_FAILED}
 _GROUP: Final = "sessionary-replay"  # nothing is committed: its name is for the broker's log only
 
 
@@ -31,7 +33,8 @@ class KafkaRecords:
     def read_log(self, key: SessionKey, timeout_s: float) -> Iterator[Sequence[LogEntry]]:
         """Yield the entries of a session's partition; raises as `RecordReads` says."""
         topic = self._settings.topics.events
-        config = {**self._settings.reader_config_of(_GROUP), "auto.offset.reset": "earliest"}
+        told: list[KafkaError] = []  # by the brokers; a request that waits for them fails for its time-out only
+        config = {**self._settings.reader_config_of(_GROUP), "auto.offset.reset": "earliest", "error_cb": told.append}
         consumer = Consumer(config)
         try:
             first_s = timeout_s if self._first_s is None else self._first_s
@@ -43,7 +46,9 @@ class KafkaRecords:
             consumer.assign([place])
             yield from _read(consumer, key.encoded(), timeout_s)
         except KafkaException as error:
-            raise _as_ours(error, topic, self._settings.bootstrap_servers) from error
+            consumer.poll(0)  # takes what the brokers told meanwhile
+            refusals = [each for each in told if each.code() in _REFUSALS]
+            raise _as_ours((*refusals, error.args[0])[0], self._settings) from error
         finally:
             close_in_background(consumer)
 
@@ -58,6 +63,8 @@ def _read(consumer: Consumer, key: bytes, timeout_s: float) -> Iterator[Sequence
                 if error.code() == KafkaError._PARTITION_EOF:
                     is_end = True
                     continue
+                if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    continue  # the group is only a name: nothing is asked of it
                 raise KafkaException(error)
             entry = _entry_of(message, key)
             if entry.key is not None or entry.at_ms - told_ms >= _TIME_MS:
@@ -70,7 +77,7 @@ def _read(consumer: Consumer, key: bytes, timeout_s: float) -> Iterator[Sequence
         if messages:
             deadline_s = time.monotonic() + timeout_s
         elif time.monotonic() > deadline_s:
-            raise Unavailable(f"Kafka does not answer: no record of the session's log came for {timeout_s:g} s", 1.0)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record came for {timeout_s:g} s"))
 
 
 def _entry_of(message: Message, key: bytes) -> LogEntry:
@@ -81,15 +88,11 @@ def _entry_of(message: Message, key: bytes) -> LogEntry:
     return LogEntry(offset, at_ms, key, message.value() or b"", header_pairs(read_headers(message)))
 
 
-def _as_ours(error: KafkaException, topic: str, servers: str) -> Exception:
-    cause = error.args[0] if error.args else None
-    code = cause.code() if isinstance(cause, KafkaError) else None
-    refused = (
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError._AUTHENTICATION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-    )
-    if code in refused:
-        return AuthenticationFailed(f"a replay may not read {topic}: its principal needs Read on it ({cause})")
-    return Unavailable(f"Kafka at {servers} does not answer: {topic} cannot be read ({cause})", 1.0)
+def _as_ours(cause: KafkaError, settings: KafkaSettings) -> AuthenticationFailed | Unavailable:
+    topic, servers = settings.topics.events, settings.bootstrap_servers
+    if cause.code() in _AUTHENTICATION:
+        who = f"principal {settings.sasl_username!r}" if settings.sasl_username else "a client without a principal"
+        return AuthenticationFailed(f"a replay may not read {topic}: Kafka at {servers} refuses {who} ({cause.str()})")
+    if cause.code() in _REFUSALS:
+        return AuthenticationFailed(f"a replay may not read {topic}: its principal needs Read on it ({cause.str()})")
+    return Unavailable(f"Kafka at {servers} does not answer: {topic} cannot be read ({cause.str()})", 1.0)

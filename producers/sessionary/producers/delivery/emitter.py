@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock, RLock
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sessionary.producers.delivery.record_ids import EventTemplate, HeartbeatTemplate, new_event_id
 from sessionary.producers.errors import ClientClosed, EncodeError, Invalid, QueueFull, Unavailable
@@ -172,12 +172,13 @@ _SEEN_MIN = 3  # events of a type before it has a template: every session sends 
 
 
 class SenderIdentity(NamedTuple):
-    """The service and agent that send a client's events."""
+    """The service and agent that send a client's events; their versions go with snapshots."""
 
     service_id: str
     agent_id: str
     agent_role: str | None = None
     actor: str | None = None
+    versions: tuple[str | None, str | None] = (None, None)  # of the server, and of its protocol
 
 
 class EnvelopeFields(NamedTuple):
@@ -193,6 +194,11 @@ class EnvelopeFields(NamedTuple):
 
 
 NO_FIELDS = EnvelopeFields()
+
+
+# Their snapshots hold the content alone, unless the session takes further ones.
+_WITH_STATE: Final = frozenset({"session_created", "session_paused", "session_terminated"})
+_NO_VERSIONS: Final = (None, None)
 
 
 class SendGate:
@@ -466,6 +472,7 @@ class Emitter:
             occurred_at,
             self._sequence.data_classes,
             self.context_bytes,
+            *(identity.versions if event_type in _WITH_STATE else _NO_VERSIONS),
         )
 
     def _check_event(self, event: Event, value: bytes) -> None:

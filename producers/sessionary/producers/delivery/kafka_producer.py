@@ -272,6 +272,9 @@ class KafkaProducer:
                 self._records.release()
                 if not self._stop.is_set():  # else `close` may be called from a callback of this poll
                     self._on_poll()
+            except KafkaException as error:  # such as a refusal that ends the producer's work
+                self.report_error(error.args[0])
+                self._stop.wait(_POLL_S)
             except Exception as error:  # noqa: BLE001 - without this thread no event is ever acknowledged
                 self._on_error(error)
                 self._stop.wait(_POLL_S)

@@ -35,6 +35,13 @@ class PointNotFound(ProducerError):
         self.point = point
 
 
+def rejected_point(point: str | int, session_id: str, verdict: str) -> PointNotFound:
+    """Return the error of a point whose event was sent, and rejected: where, and why."""
+    error = PointNotFound(point, session_id)
+    error.args = (f"{error}. Its event was rejected {verdict}",)
+    return error
+
+
 class ReplayError(ProducerError):
     """Base of the errors by which a replay stops. A call that fails so is not tried again."""
 

@@ -13,7 +13,7 @@ from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import SessionLost
 from sessionary.producers.ports import OutRecord
 from sessionary.producers.replay.calls import FoundCalls, RecordedCall, find_calls
-from sessionary.producers.replay.errors import NotReplayable, PointNotFound
+from sessionary.producers.replay.errors import NotReplayable, PointNotFound, rejected_point
 from sessionary.producers.run_ports import LogEntry, RecordReads
 from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.producers.testing.memory import InMemoryTransport
@@ -200,6 +200,7 @@ class _Reading:
         self._events: list[RecordedEvent] = []
         self._rejected: list[RecordedEvent] = []
         self._is_found = self._is_known = False
+        self._refused: str | None = None  # the verdict about the point's event, if that was rejected
 
     def take(self, batch: Sequence[LogEntry]) -> bool:
         """Fold a batch; return whether the point was reached."""
@@ -209,7 +210,7 @@ class _Reading:
             self._is_known = True
             if isinstance(self._point, int) and entry.offset > self._point:
                 return True
-            if self._fold(entry) and self._is_point(entry):
+            if self._fold(entry) and self._names(self._events[-1].event, entry):
                 self._is_found = True
                 if not isinstance(self._point, int):
                     return True
@@ -221,6 +222,8 @@ class _Reading:
             self._memory = InMemoryTransport(1, now_ms=entry.at_ms, outages=self._has_times)
         memory = self._memory
         judged = fold_entry(memory, entry, session_id=self._key.session_id, has_times=self._has_times)
+        if judged is not None and judged.outcome == "rejected" and self._names(judged.event, entry):
+            self._refused = f"at offset {entry.offset} ({judged.reason}: {judged.detail})"
         if judged is None or judged.outcome == "duplicate":
             return False
         envelope = judged.event.envelope
@@ -233,10 +236,10 @@ class _Reading:
             self._rejected.append(event)
         return judged.outcome == "applied"
 
-    def _is_point(self, entry: LogEntry) -> bool:
+    def _names(self, event: Event, entry: LogEntry) -> bool:
+        """Return whether the point is an event, its snapshot, or its offset."""
         if isinstance(self._point, int):
             return entry.offset == self._point
-        event = self._events[-1].event
         return self._point is not None and self._point in (event.envelope.event_id, *_snapshots_of(event))
 
     def finish(self) -> SessionRecord:
@@ -252,6 +255,8 @@ class _Reading:
                 "retention; ask ClickHouse (`sessionary session timeline`) for what is left"
             )
         if self._point is not None and not self._is_found:
+            if self._refused is not None:
+                raise rejected_point(self._point, session_id, self._refused)
             raise PointNotFound(self._point, session_id)
         return SessionRecord(self._key, self._events, self._rejected, self._memory, self.batches, self._point)
 

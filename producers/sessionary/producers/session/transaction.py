@@ -9,7 +9,7 @@ from sessionary.producers.context.error_info import error_message
 from sessionary.producers.context.reported_block import end_off_loop
 from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.errors import Rejected, SessionaryError, SessionLost
+from sessionary.producers.errors import Invalid, Rejected, SessionaryError, SessionLost
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import PAST_S
 from sessionary.producers.session.core import SessionCore
@@ -176,6 +176,10 @@ def _find_older(core: SessionCore, snapshot_id: str) -> tuple[str | None, str]:
         found = None if runs is None else runs.fetch_snapshot(core.session_id, snapshot_id, PAST_S)
     except SessionLost as lost:
         return None, f"the events up to snapshot {snapshot_id} are gone ({lost}): {kept}"
+    except Invalid as broken:
+        if broken.reason != "hash_mismatch":
+            raise
+        return None, f"what the log has does not lead to it ({broken.detail}): {kept}"
     if found is None:
         return None, f"the session has no snapshot {snapshot_id}: {kept}"
     return found.state_json, f"snapshot {snapshot_id} is too old: {kept}"

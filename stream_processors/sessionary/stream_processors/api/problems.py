@@ -47,7 +47,8 @@ def not_ready(detail: str) -> Problem:
 def parse_number(name: str, text: str) -> int:
     """Return the whole number in `text`. Raises `Problem` 400, which names the number `name`."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise Problem(400, "invalid_value", f"Bad {name}", f"{name}={text!r}: use a whole number of 0 or more")
+        detail = f"{name}={text!r}: use a whole number of 0 or more, below 10^18"
+        raise Problem(400, "invalid_value", f"Bad {name}", detail)
     return int(text)
 
 

@@ -150,15 +150,18 @@ def states_at(log: PastLog, session: SessionKey, partition: int, points: Sequenc
     """Return the states that the judge held at some points, in their order. The log is folded once.
 
     Raises `PointUnknown` if there is no such point, `StateExpired` if the trail or the log does
-    not reach back to the session's first event, `Invalid` if its snapshots are no chain.
+    not reach back to the session's first event, `Invalid` if its snapshots are no chain, or if its
+    events do not have a point and do not lead to the states that the judge held.
     """
     log = log._replace(trail=[record for record in log.trail if is_of_interest(record, session)])
     begin = require_beginning(log.trail, session)
     for point in points:
         _require_within(point, session, begin, log.end)
-    states = _SessionFold(log, session, partition, begin).run(points)
+    fold = _SessionFold(log, session, partition, begin)
+    states = fold.run(points)
     for point in points:
         if point not in states:
+            fold.require_equal(point)
             raise PointUnknown(
                 f"session {session.session_id} has no {point} up to offset {log.end.next_offset - 1} of partition "
                 f"{partition}: sessionary session timeline lists what it has"
@@ -229,6 +232,18 @@ class _SessionFold:
                 self._keep([point for point in wanted if self._is_reached(point, event)], wanted, states)
         self._keep([point for point in wanted if point.kind in ("offset", "time")], wanted, states)
         return states
+
+    def require_equal(self, point: Point) -> None:
+        """Raise `Invalid` if the events that were folded are not those that the judge had.
+
+        Then a point may be missing only for that.
+        """
+        self._end_batch()
+        self._batch = self._state.begin()
+        check = self._check()
+        if check.verdict == "differs":
+            detail = f"its events have no {point}, and do not lead to the state that the judge held at offset "
+            raise Invalid("hash_mismatch", f"{detail}{check.offset}")
 
     def _keep(self, points: Sequence[Point], wanted: list[Point], states: dict[Point, PastState]) -> None:
         """Let the state after the last record be that at some of the wanted points."""

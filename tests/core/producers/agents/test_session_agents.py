@@ -81,6 +81,7 @@ def test_dependencies_name_each_agent_of_a_role() -> None:
 
 
 def test_sessions_of_one_process_share_nothing_also_if_their_agents_have_one_id() -> None:
+    """Trap 13."""
     client, memory = memory_client()
     with client, client.session(user_id="u", state={"n": 1}) as one, client.session(user_id="u", state={"n": 2}) as two:
         agents = [session.agents.get("w", "writer") for session in (one, two)]
@@ -98,6 +99,7 @@ def test_sessions_of_one_process_share_nothing_also_if_their_agents_have_one_id(
 
 
 def test_the_authors_role_decides_and_not_the_name_of_the_key() -> None:
+    """C-19, trap 13."""
     client, _ = memory_client()
     with client, client.session(user_id="u") as session:
         session.agents.get("researcher_fan", "writer").finish("prose", task="researcher_notes")

@@ -71,6 +71,24 @@ def test_a_session_starts_from_any_snapshot_of_another_one(is_archived: bool) ->
             client.session(user_id="u2", from_session=session.session_id, from_snapshot=older)
 
 
+def test_no_session_starts_from_a_snapshot_of_a_broken_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle, a missing parent: the processor does not tell a state that is not its own."""
+    client, memory = memory_client()
+
+    def differs(*_: object) -> None:
+        raise Invalid("hash_mismatch", "snapshot s: its events do not lead to the state; see the runbook")
+
+    with client:
+        with client.session(user_id="u1") as session:
+            older = session.snapshot()
+            session.snapshot()
+        sent = len(memory.events())
+        monkeypatch.setattr(client.core.ports.runs, "fetch_snapshot", differs)
+        with pytest.raises(Invalid, match=r"does not lead to it .*see the runbook.* Start from the last one"):
+            client.session(user_id="u1", from_session=session, from_snapshot=older)
+        assert len(memory.events()) == sent
+
+
 def test_an_asynchronous_session_starts_from_another_one() -> None:
     client, memory = memory_client()
 

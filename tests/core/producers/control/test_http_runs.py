@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers import ProducerSettings, SessionLost, Unavailable, Verdict
+from sessionary.producers import Invalid, ProducerSettings, SessionLost, Unavailable, Verdict
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.control.http_runs import HttpRuns
 from sessionary.producers.run_ports import CallView, RunView, StepView
@@ -82,6 +82,15 @@ def test_what_is_unknown_is_none(reason: str) -> None:
     _, server = answer_with({"reason": reason, "detail": "there is none"}, 404)
     with server as url:
         assert runs_at(url).fetch_call("s", "r", "k", None, 60.0) is None
+
+
+def test_a_past_state_that_differs_is_asked_for_once() -> None:
+    """It would be the same again, and the processor pages for each."""
+    problem = {"reason": "state_differs", "detail": "its events do not lead to the state; see the runbook"}
+    asked, server = answer_with(problem, 500)
+    with server as url, pytest.raises(Invalid, match="snapshot snap_1 of session s: its events do not lead") as caught:
+        runs_at(url).fetch_snapshot("s", "snap_1", 60.0)
+    assert (len(asked), caught.value.reason) == (1, "hash_mismatch")
 
 
 def test_a_lost_session_and_a_wrong_answer_are_errors() -> None:

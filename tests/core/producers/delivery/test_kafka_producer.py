@@ -17,6 +17,7 @@ from sessionary.producers.delivery import kafka_producer
 from sessionary.producers.delivery.kafka_producer import KafkaProducer, StallWatch, named_error, producer_config
 from sessionary.producers.ports import OutRecord
 from tests.core.producers.kafka_clients import new_settings
+from tests.support.waiting import wait_until
 
 
 def test_the_producer_is_configured_as_promised(tmp_path: Path) -> None:
@@ -107,6 +108,31 @@ def test_a_closed_producer_is_freed_by_its_own_thread_and_takes_no_record(
     del producer
     gc.collect()
     assert freed_in == ["sessionary-delivery"]
+
+
+class RefusedProducer(FakeProducer):
+    """A producer that the brokers let write nothing."""
+
+    def poll(self, timeout_s: float) -> int:
+        super().poll(timeout_s)
+        raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, fatal=True))
+
+
+def test_a_refusal_that_a_poll_raises_is_told_once_as_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The principal of a client that only replays may have no right to write."""
+    monkeypatch.setattr(kafka_producer, "open_producer", lambda _: RefusedProducer([]))
+    reported: list[Exception] = []
+    counted: list[str] = []
+    settings = new_settings("127.0.0.1:1", tmp_path)
+    producer = KafkaProducer(settings, reported.append, lambda: None, counted.append, lambda _: None)
+    try:
+        wait_until(lambda: len(counted) >= 2, 10, "two polls that raise")
+    finally:
+        producer.close(60.0)
+    assert [type(error) for error in reported] == [AuthenticationFailed]
+    assert "may not write to sessionary.events" in f"{reported[0]}"
 
 
 def statistics(**partitions: tuple[int, int]) -> str:

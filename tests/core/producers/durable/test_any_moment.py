@@ -56,6 +56,7 @@ MOMENTS = len(ITEMS) * 3 + 1
 
 @pytest.mark.parametrize("dies_at", range(1, MOMENTS + 1))
 def test_a_run_that_dies_at_any_moment_completes_with_each_effect_once(dies_at: int) -> None:
+    """R-004-03, R-004-12: work of one interval at most is done again."""
     shop = Shop(dies_at)
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:

@@ -70,7 +70,7 @@ def test_a_model_that_would_plan_otherwise_now_is_not_asked_again() -> None:
 
 
 def test_after_half_an_hour_of_silence_a_run_goes_on_at_its_last_checkpoint() -> None:
-    """Its session has timed out meanwhile; the agent that resumes it is told what was going on.
+    """R-004-01. Its session has timed out meanwhile; who resumes it is told what was going on.
 
     A checkpoint has the place in the list, not the pages parsed before: the caller keeps those.
     """

@@ -69,6 +69,7 @@ def test_a_run_interrupted_in_a_list_goes_on_at_its_last_checkpoint(dies_after: 
     ("count", "every", "saved"), [(12, 5, [5, 10, 12]), (10, 5, [5, 10]), (2, 1, [1, 2]), (0, 5, [])]
 )
 def test_the_tail_after_the_last_multiple_is_saved(count: int, every: int, saved: list[int]) -> None:
+    """Trap 16."""
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, session.run("report") as run:
         Parser().parse_all(run, PAGES[:count], every)

@@ -16,7 +16,15 @@ from sessionary.producers.replay.calls import call_key
 from sessionary.producers.replay.errors import NotReplayable, PointNotFound, ReplayBlocked, ReplayMiss
 from sessionary.producers.replay.replay import Replay
 from sessionary.producers.testing import InMemoryTransport, memory_client
-from sessionary.schemas.events import MessageAppended, SessionCreated, StateUpdated, ToolCallSucceeded, UsageRecorded
+from sessionary.schemas.codec import encode_event
+from sessionary.schemas.events import (
+    MessageAppended,
+    SessionCreated,
+    SnapshotCreated,
+    StateUpdated,
+    ToolCallSucceeded,
+    UsageRecorded,
+)
 
 made = Counter[str]()
 
@@ -78,6 +86,7 @@ def offset_of(memory: InMemoryTransport, session_id: str, kind: type, number: in
 
 
 def test_an_unchanged_agent_gets_the_recorded_answers_and_executes_nothing() -> None:
+    """R-003-28, R-003-75, R-003-86: hits are counted, and nothing is executed."""
     client, memory, session_id, outcome = record_session()
     sent, log = client.counters.sent, len(memory.records())
     with client.replay(session_id) as replay:
@@ -169,6 +178,7 @@ def mended(replay: Replay) -> str:
 
 
 def test_a_fork_goes_on_live_in_a_new_session_and_blocks_effects() -> None:
+    """R-003-75, C-24: a miss with an effect is never executed on its own."""
     client, memory, session_id, _ = record_session()
     replay = client.replay(session_id, mode="fork", baseline=replay_agent)
     with pytest.raises(ReplayBlocked, match=r"allow=\['pay'\]"), replay:
@@ -268,6 +278,44 @@ def test_points_are_events_snapshots_and_offsets_and_an_unknown_one_is_an_error(
     ):
         with pytest.raises(PointNotFound, match=text), client.replay(session, at=point):
             pass
+
+
+@pytest.mark.parametrize("damage", ["missing", "unknown parent", "cycle", "itself"])
+def test_a_chain_that_is_broken_is_told_and_nothing_is_executed(damage: str) -> None:
+    """R-003-42: of the log, as the judge rejects cycles and missing parents when they are sent."""
+    client, memory = memory_client()
+
+    def take_three(session: Session) -> list[str]:
+        search("a")
+        return [session.snapshot() for _ in range(3)]
+
+    with client.session(user_id="u1", state={"n": 0}) as session:
+        ids = take_three(session)
+    made.clear()
+    entries = memory.core.log.entries
+    place, event = next((n, each) for n, each in enumerate(memory.events()) if ids[1] in f"{each.payload}")
+    assert isinstance(event.payload, SnapshotCreated)
+    parent = {"unknown parent": "snap_0123456789ab", "cycle": ids[2], "itself": ids[1]}.get(damage)
+    if parent is None:
+        del entries[place]
+    else:
+        damaged = event.payload.snapshot._replace(parent_snapshot_id=parent)
+        entries[place] = entries[place]._replace(value=encode_event(event._replace(payload=SnapshotCreated(damaged))))
+    sent = client.counters.sent
+    for number, point in enumerate(ids):
+        if number == 0:
+            with client.replay(session, at=point) as replay, replay.session() as again:
+                take_three(again)
+            assert replay.reproduces  # up to there the chain is whole
+            continue
+        why = "it is no point of" if parent is None and number == 1 else r"was rejected at offset \d+ \(broken_chain: "
+        with pytest.raises(PointNotFound, match=why), client.replay(session, at=point):
+            pass
+    with client.replay(session) as replay, replay.session() as again:
+        take_three(again)
+    left_out = [each.event_type for each in replay.record.rejected]
+    assert left_out == ["snapshot_created"] * (1 if parent is None else 2)
+    assert (made, client.counters.sent, replay.counts.executed) == ({}, sent, 0)
 
 
 def test_another_tenants_session_and_an_unknown_one_are_not_known() -> None:

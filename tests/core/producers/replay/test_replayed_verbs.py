@@ -1,6 +1,10 @@
 """Replays of sessions whose agents use the verbs of the past: the record has what they ask for."""
 
-from sessionary.producers import Session, SessionClient, tool
+import contextlib
+
+import pytest
+
+from sessionary.producers import Rejected, Session, SessionClient, tool
 from sessionary.producers.replay.replay import Replay
 from sessionary.producers.testing import memory_client
 
@@ -66,3 +70,48 @@ def test_transactions_checkpoints_and_rollbacks_are_replayed() -> None:
     with client.replay(session_id) as replay, replay.session() as session:
         assert agent(session) == outcome
     checked(replay)
+
+
+def roll_back_far(session: Session) -> object:
+    """Roll back to a snapshot that the processor does not keep any more, and to an unknown one."""
+    oldest = session.snapshot()
+    for number in range(20):
+        look(f"{number}")
+        session.update_state({"n": number})
+        session.snapshot()
+    with contextlib.suppress(Rejected):
+        session.rollback("snap_0123456789ab")
+    session.rollback(oldest, reason="a mistake")
+    return session.state
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_far_rollback_and_a_refused_one_are_no_difference(snapshots: bool) -> None:
+    """C-34: the processor refuses such a target at first, in the record as in the replay."""
+    client, memory = memory_client()
+    with client.session(user_id="u1", state={"n": None}, snapshots=snapshots) as session:
+        assert roll_back_far(session) == {"n": None}
+    assert [each.reason for each in memory.rejections()] == ["unknown_snapshot"] * 2
+
+    def unchanged(replay: Replay) -> None:
+        with replay.session() as again:
+            assert roll_back_far(again) == {"n": None}
+
+    with client.replay(session) as replay:
+        unchanged(replay)
+    checked(replay)
+    with client.replay(session, mode="fork", baseline=unchanged) as fork:
+        unchanged(fork)
+    assert fork.is_valid
+
+
+def test_what_is_refused_in_the_replay_alone_is_a_difference() -> None:
+    client, _ = memory_client()
+    with client.session(user_id="u1", state={"n": 1}) as session:
+        look("a")
+    with client.replay(session) as replay, replay.session() as again:
+        look("a")
+        with pytest.raises(Rejected, match="has no snapshot"):
+            again.rollback("snap_0123456789ab")
+    assert replay.difference is not None
+    assert replay.difference.startswith("the replay has session_rolled_back")

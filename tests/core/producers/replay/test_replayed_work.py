@@ -294,6 +294,8 @@ def test_a_question_is_answered_as_it_was() -> None:
 
 
 def test_time_and_chance_are_those_of_the_record() -> None:
+    """Trap 18: times have a zone."""
+
     def agent(session: Session) -> list[object]:
         session.activity("a")
         drawn: list[object] = [session.now(), session.random(), session.random()]
@@ -306,6 +308,8 @@ def test_time_and_chance_are_those_of_the_record() -> None:
         outcome = agent(session)
     memory.advance(5)
     assert len(set(map(str, outcome))) == 5
+    assert isinstance(outcome[0], datetime)
+    assert (outcome[0].tzinfo, outcome[0].utcoffset()) == (UTC, timedelta(0))
     for mode in ("strict", "fork"):
         with client.replay(session, mode=mode) as replay, replay.session() as again:
             assert agent(again) == outcome

@@ -39,6 +39,7 @@ def causes(memory: InMemoryTransport, event_type: str = "tool_call_started") -> 
 
 
 def test_a_decision_records_what_it_was_made_from_and_with() -> None:
+    """R-004-53."""
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
         decision = session.decision(
@@ -65,6 +66,7 @@ def test_a_decision_records_what_it_was_made_from_and_with() -> None:
 
 
 def test_tool_calls_in_the_block_name_the_decision_which_precedes_them_also_within_steps() -> None:
+    """R-004-60."""
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, session.run("shop") as run:
         with session.decision("X", candidates=SCORES) as first:
@@ -106,6 +108,7 @@ def test_the_decision_of_one_session_causes_no_call_of_another_one() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"reason": "I would take X."}, {"candidates": {}, "tools": []}])
 def test_free_text_is_no_decision(given: dict[str, Any]) -> None:
+    """R-004-53: validation refuses it."""
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
         with pytest.raises(Invalid, match="a model's text is a message"):

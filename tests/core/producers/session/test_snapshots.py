@@ -23,7 +23,7 @@ from sessionary.producers.artifacts import ArtifactLibrary
 from sessionary.producers.session.snapshots import SnapshotCache
 from sessionary.producers.session.view import new_snapshot_ids
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
-from sessionary.schemas.events import SessionActivity, SnapshotCreated
+from sessionary.schemas.events import SessionActivity, SnapshotCreated, ToolCallStarted, ToolCallSucceeded
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.limits import ITEMS_MAX
 from sessionary.schemas.snapshots import read_chain
@@ -64,6 +64,7 @@ def sides(chain: Sequence[Snapshot]) -> list[str | None]:
 
 
 def test_n_calls_leave_2n_snapshots_that_alternate_in_one_chain() -> None:
+    """R-003-24, R-003-25, R-003-26, C-14; each has a parent, also between calls."""
     client, memory = memory_client()
     with client, client.session(user_id="u", snapshots=True) as session:
         for query in ("a", "b", "c"):
@@ -88,6 +89,7 @@ def test_n_calls_leave_2n_snapshots_that_alternate_in_one_chain() -> None:
 
 
 def test_without_the_parameter_no_snapshot_is_taken() -> None:
+    """R-003-100, C-27: plain operations leave no snapshot."""
     client, memory = memory_client()
     with client, client.session(user_id="u"):
         search_papers("a")
@@ -114,6 +116,7 @@ def test_a_run_or_a_tool_turns_them_on_and_off() -> None:
 
 
 def test_the_id_of_the_snapshot_after_a_call_is_at_hand() -> None:
+    """R-003-37: a tracked tool; a replay of the id that it leaves reproduces it."""
     client, memory = memory_client()
     with client, client.session(user_id="u", snapshots=True) as session:
         results = search_papers("lag", 2)
@@ -123,9 +126,34 @@ def test_the_id_of_the_snapshot_after_a_call_is_at_hand() -> None:
         assert row.snapshot.snapshot_id == after
         assert row.snapshot.tool is not None
         assert row.snapshot.tool.data_json == '["lag 0","lag 1"]'
+    with client.replay(session, at=after) as replay, replay.session() as again:
+        assert search_papers("lag", 2) == results
+        again.update_state({"n": 1})
+    assert (replay.is_reached, replay.difference, replay.counts.served) == (True, None, 1)
+
+
+def test_each_event_of_a_tool_has_its_step_and_its_snapshots() -> None:
+    """R-003-23: by the call's id, and without a word of the caller."""
+    client, memory = memory_client()
+    with client, client.session(user_id="u", snapshots=True) as session:
+        search_papers("a")
+        with session.run("report") as run:
+            run.step("look", search_papers, "b")
+    calls: dict[str, list[tuple[str, bool]]] = {}
+    taken: dict[str, list[str | None]] = {}
+    for event in memory.events():
+        payload, has_step = event.payload, event.envelope.step_id is not None
+        if isinstance(payload, SnapshotCreated) and payload.snapshot.tool is not None:
+            taken.setdefault(payload.snapshot.tool.tool_call_id, []).append(payload.snapshot.tool.status)
+        elif isinstance(payload, ToolCallStarted | ToolCallSucceeded):
+            calls.setdefault(payload.tool_call_id, []).append((event.envelope.event_type, has_step))
+    kinds = ("tool_call_started", "tool_call_succeeded")
+    assert list(calls.values()) == [[(kind, has_step) for kind in kinds] for has_step in (False, True)]
+    assert taken == {call_id: [None, "succeeded"] for call_id in calls}
 
 
 def test_a_time_out_in_a_call_and_a_resume_leave_one_chain() -> None:
+    """R-003-27: the chain goes on, and the ids before are unchanged."""
     client, memory = memory_client()
     state: dict[str, Session] = {}
 
@@ -169,6 +197,7 @@ def test_a_resumed_process_goes_on_with_the_chain() -> None:
 @pytest.mark.parametrize("context", [None, "system: be brief\nuser: hello\n"])
 @pytest.mark.parametrize("has_call", [False, True])
 def test_a_snapshot_by_hand_has_what_it_is_given(context: str | None, has_call: bool) -> None:
+    """R-003-36: the four combinations of context and call."""
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
         given: dict[str, Any] = {"tool_call": SEARCH, "result": ["a"]} if has_call else {}
@@ -348,6 +377,7 @@ def test_the_asyncio_client_takes_the_same_snapshots() -> None:
 
 
 def test_ids_are_new_a_million_times() -> None:
+    """R-003-32, C-18."""
     ids = list(islice(new_snapshot_ids(), 1_000_000))
     assert len(set(ids)) == 1_000_000
     assert all(map(ID.fullmatch, ids))
@@ -384,6 +414,8 @@ def test_a_delta_is_small_and_each_tenth_snapshot_is_whole() -> None:
 
 
 def test_a_result_of_5_mb_is_a_reference(tmp_path: Any) -> None:
+    """R-003-66."""
+
     @tool(effect="read")
     def large() -> str:
         return "x" * 5_000_000
@@ -397,7 +429,22 @@ def test_a_result_of_5_mb_is_a_reference(tmp_path: Any) -> None:
     assert max(len(record.value or b"") for record in memory.records()) < VALUE_BYTES_MAX
 
 
+def test_the_last_snapshot_of_a_session_on_hold_stays_beyond_every_tier() -> None:
+    """C-36: 39 days are longer than any short tier keeps a state."""
+    client, memory = memory_client()
+    days = 86_400
+    session = client.session(user_id="u", state={"n": 1}, limits=Limits(hold_ms=40 * days * 1_000, override=True))
+    head = session.pause()
+    memory.silence(session)
+    memory.advance(39 * days)
+    memory.silence(session, silent=False)
+    assert (memory.find_row(session).state, memory.find_row(session).snapshot.snapshot_id) == ("Paused", head)
+    assert session.resume() == {"n": 1}
+    client.close()
+
+
 def test_the_cache_drops_its_older_half_and_loses_nothing() -> None:
+    """R-003-77: the limit that was given counts, and half remains."""
     cache = SnapshotCache(1_000)
     for number in range(11):
         whole = Snapshot(f"snap_{number:012x}", None, 1, "{}", None, "", "full", "none", content_bytes=100)
@@ -409,6 +456,7 @@ def test_the_cache_drops_its_older_half_and_loses_nothing() -> None:
 
 
 def test_a_session_whose_base_was_dropped_sends_a_whole_snapshot() -> None:
+    """R-003-77: nothing that was dropped is lost."""
     client, memory = memory_client(settings=ProducerSettings(snapshot_cache_mb=1))
     large = {"text": "x" * 600_000}
     with client:

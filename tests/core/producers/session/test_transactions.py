@@ -84,7 +84,7 @@ def test_a_block_left_by_an_error_rolls_back(stage: Stage) -> None:
 
 
 def test_the_second_of_two_conflicting_commits_is_refused(stage: Stage) -> None:
-    """R-003-60; trap 15: two open transactions do not mix."""
+    """R-003-60, R-003-91; trap 15: two open transactions do not mix."""
 
     def commit_both() -> None:
         with stage.session.transaction() as mine, stage.other.transaction() as others:  # which ends first
@@ -251,6 +251,23 @@ def test_a_content_that_is_brought_is_that_of_a_snapshot_of_the_session(stage: S
     before = stage.session.snapshot()
     stage.session.emit(SessionRolledBack(before, 1, 2, None, '{"balance":99}'))
     assert stage.committed() == {"balance": 10, "tags": ["a"]}  # of what it keeps the processor takes its own
+
+
+def test_a_far_target_of_a_broken_log_changes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle, a missing parent: the processor does not tell a state that is not its own."""
+
+    def differs(*_: object) -> None:
+        raise Invalid("hash_mismatch", "snapshot s: its events do not lead to the state; see the runbook")
+
+    oldest = stage.session.snapshot()
+    for number in range(20):
+        stage.session.update_state({"balance": number})
+        stage.session.snapshot()
+    monkeypatch.setattr(stage.session.core.services.runs, "fetch_snapshot", differs)
+    with pytest.raises(Rejected, match=r"what the log has does not lead to it .*see the runbook.*the processor keeps"):
+        stage.session.rollback(oldest)
+    assert stage.committed() == stage.session.state == {"balance": 19}
+    assert stage.row.version == 21
 
 
 def test_an_unknown_target_changes_nothing(stage: Stage) -> None:

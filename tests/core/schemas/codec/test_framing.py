@@ -284,6 +284,8 @@ def test_a_symbol_from_the_future_is_unknown() -> None:
 
 
 def test_a_role_from_the_future_keeps_its_name() -> None:
+    """R-003-44."""
+
     def add(schema: Schema) -> None:
         field_of(schema, "known_role")["type"]["symbols"].append("critic")
 

@@ -416,6 +416,31 @@ def test_rows_that_were_accepted_make_what_follows_not_checkable(rig: PastRig, a
     assert [lost.what for lost in past.lost] == ["rows_accepted"]
 
 
+@pytest.mark.parametrize("damage", ["missing", "cycle", "unknown parent"])
+def test_a_chain_that_is_broken_in_the_log_is_told(rig: PastRig, agent: EventFactory, damage: str) -> None:
+    """R-003-42: no endless loop, and no state of other events."""
+    head = rig.row_of(agent).snapshot.snapshot_id
+    for name in ("second", "third"):
+        assert rig.send(agent, "snapshot_created", snapshot=snapshot(name, parent=head)) == "applied"
+        head = snapshot_id(name)
+    assert rig.send(agent, "session_paused") == "applied"
+    place = len(rig.log) - 3
+    if damage == "missing":
+        del rig.log[place]
+    else:
+        parent = snapshot_id("third") if damage == "cycle" else "snap_0123456789ab"
+        agent.seq -= 3
+        value = agent.event_bytes("snapshot_created", snapshot=snapshot("second", parent=parent))
+        rig.log[place] = rig.log[place]._replace(value=value)
+    past = rig.past(agent, Point("offset", rig.offset - 1))
+    assert past.check == ("differs", 2, rig.offset - 1)
+    for name in ("second", "third"):
+        with pytest.raises(Invalid, match=f"have no snapshot {snapshot_id(name)}, and do not lead to the state that"):
+            rig.past(agent, Point("snapshot", snapshot_id(name)))
+    with pytest.raises(PointUnknown):
+        rig.past(agent, Point("offset", rig.offset))
+
+
 def test_personal_data_expires_thirty_days_after_the_first_of_it(rig: PastRig) -> None:
     agent = EventFactory("personal")
     began_ms = rig.at

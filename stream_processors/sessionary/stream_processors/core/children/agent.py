@@ -133,7 +133,8 @@ def _register(
             return Objection("invalid_value", f"{what} {name!r} is no name")
     if not payload.role:
         return Objection("invalid_value", f"agent {agent_id} has no role")
-    if payload.known_role not in ("UNKNOWN", known_role(payload.role)):
+    # `other`: its sender may be older than this list of roles.
+    if payload.known_role not in ("UNKNOWN", "other", known_role(payload.role)):
         return Objection("invalid_value", f"agent {agent_id} has the role {payload.role}, not {payload.known_role}")
     known = find_agent(session, agent_id)
     if known is not None:  # a client that died does not know what arrived

@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.codec import encode_record
+from sessionary.schemas.codec import Decoder, Event, encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import agent_key, content_hash, event_snapshot_id
 from sessionary.schemas.limits import AGENTS_MAX, RESULT_CHARACTERS_MAX
 from sessionary.schemas.records import AgentState, RulesActivation
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AgentHandover, Limits, SharedResult, Snapshot
+from sessionary.stream_processors.core.children.agent import view_of
+from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import ANNOUNCING, OracleRig
+from tests.core.schemas.codec.test_framing import Schema, changed, field_of, written_by
 from tests.support.event_factory import EventFactory, snapshot_id
 
 _LONG = Limits(idle_ms=10**9, max_duration_ms=10**12)
@@ -93,14 +96,37 @@ def test_an_agent_registered_again_is_as_it_was() -> None:
         ("critic", "other", "applied"),
         ("critic", "UNKNOWN", "applied"),
         ("critic", "writer", "rejected invalid_value"),
-        ("writer", "other", "rejected invalid_value"),
+        ("writer", "other", "applied"),  # of a client that does not know this role yet
     ],
 )
 def test_a_role_is_one_of_the_known_ones_or_another_one_which_is_kept(role: str, known: str, verdict: str) -> None:
+    """R-003-44: the list can be extended: clients and processors of both releases work together."""
     rig = AgentRig()
     assert rig.register("r1", role, known_role=known) == verdict
     kept = [agent.role for agent in rig.row_of(rig.owner).agents]
     assert kept == ([role] if verdict == "applied" else [])
+
+
+def test_an_older_processor_keeps_and_shows_a_role_that_it_does_not_know() -> None:
+    """R-003-44: a client of a newer release, whose list of roles has one more."""
+
+    def add(schema: Schema) -> None:
+        field_of(schema, "known_role")["type"]["symbols"].append("critic")
+
+    rig, agent = FoldRig(), EventFactory()
+    rig.start(agent)
+    event = Decoder().decode_event(agent.event_bytes("agent_registered", agent_id="c1", role="critic"))
+    assert isinstance(event, Event)
+    value, rig.fold.decoder = written_by(changed("AgentRegistered", add), event, known_role="critic")
+    assert rig.append(agent.key.encoded(), value) == "applied"
+    assert rig.send(agent, "agent_task_updated", agent_id="c1", task="review") == "applied"
+    (known,) = rig.row_of(agent).agents
+    kept = rig.fold.rows[agent_key(agent.key.encoded(), "c1")]
+    assert isinstance(kept, AgentState)
+    assert (known.role, kept.role, kept.current_task) == ("critic", "critic", "review")
+    seen = view_of("c1", [known], [kept])
+    assert seen is not None
+    assert seen.row == kept
 
 
 @pytest.mark.parametrize("fields", [{"agent_id": "a b"}, {"service_id": ""}, {"role": ""}])

@@ -79,6 +79,7 @@ def test_the_row_has_the_whole_content_of_a_delta(event_type: str) -> None:
     ],
 )
 def test_the_last_good_snapshot_is_served_after_a_damaged_one(damage: dict[str, Any], reason: str) -> None:
+    """R-003-68: the rejection is the event of the corruption, by which the alert fires."""
     rig, agent = started()
     assert rig.send(agent, "snapshot_created", snapshot=DELTA._replace(**damage)) == f"rejected {reason}"
     assert rig.row_of(agent).snapshot == FIRST
@@ -88,6 +89,7 @@ def test_the_last_good_snapshot_is_served_after_a_damaged_one(damage: dict[str, 
 
 
 def test_an_id_of_the_session_comes_once() -> None:
+    """C-18: a collision is refused."""
     rig, agent = started()
     assert rig.send(agent, "snapshot_created", snapshot=DELTA) == "applied"
     again = make(1, "{}", SECOND)

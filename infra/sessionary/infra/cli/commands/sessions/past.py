@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session
-from sessionary.infra.cli.errors import CheckFailed, NotFound
+from sessionary.infra.cli.errors import CheckFailed, NotFound, error_text
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import show_object, show_rows
-from sessionary.infra.cli.times import TIMES, parse_time
+from sessionary.infra.cli.times import FIRST, TIMES, parse_point_in_time
 from sessionary.infra.environment import stack_environment, tenant_tokens
 from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
@@ -166,7 +166,10 @@ def _read_point(kind: str, text: str, name: str) -> tuple[str, str | int]:
     if not text:
         raise Invalid("invalid_value", f"{name} is empty: give {_VALUES[kind]}")
     if kind == "time":
-        return kind, int(parse_time(name, text, datetime.now(UTC)).timestamp() * 1_000)
+        at = parse_point_in_time(name, text, datetime.now(UTC))
+        if at < FIRST:
+            raise Invalid("invalid_value", f"{name} {text}: no session began before {FIRST.year}; give {TIMES}")
+        return kind, (at - FIRST) // timedelta(milliseconds=1)
     if kind == "offset":
         if not (text.isascii() and text.isdecimal()):
             raise Invalid("invalid_value", f"{name} {text}: give {_VALUES[kind]}")
@@ -193,9 +196,27 @@ class _Past:
         except SessionaryError as error:
             if not with_api:
                 raise
-            print_message(f"not from ClickHouse: {error}")
-            found |= {point: self._ask(point, fold=True) for point in missing}
+            found |= self._ask_log(missing, error)
         return [state for point in points if (state := found[point]) is not None]
+
+    def _ask_log(
+        self, points: Sequence[tuple[str, str | int]], why: SessionaryError
+    ) -> Mapping[tuple[str, str | int], dict[str, Any] | None]:
+        """Return the states as the processor folds them, and say why ClickHouse does not tell them.
+
+        Raises `SessionaryError`. That both have no such state is said once, by the processor.
+        """
+        from sessionary.stream_processors.errors import PointUnknown, StateExpired
+
+        note = f"not from ClickHouse: {error_text(why)}"
+        try:
+            found = {point: self._ask(point, fold=True) for point in points}
+        except SessionaryError as error:
+            if not (isinstance(error, NotFound) and isinstance(why, NotFound | PointUnknown | StateExpired)):
+                print_message(note)
+            raise
+        print_message(note)
+        return found
 
     def chain(self, *, whole: bool) -> Sequence[dict[str, Any]]:
         """Return the snapshots in the order of their chain, with their content if `whole`."""
@@ -230,7 +251,16 @@ class _Past:
                 "SESSIONARY_SIGNING_KEYS_FILE, as the processors have it"
             )
         wanted = [Point(kind, value) for kind, value in points]  # type: ignore[arg-type]  # `_parse_point` knows no others
-        states, partition = PastRows(self._source, settings).states_at(self._session, wanted)
+        try:
+            states, partition = PastRows(self._source, settings).states_at(self._session, wanted)
+        except Invalid as broken:
+            if broken.reason not in ("broken_chain", "hash_mismatch"):
+                raise
+            days = RetentionSettings.from_env(self._environ).retention_idle_days
+            raise CheckFailed(
+                f"{broken.detail}: rows are missing, and sessionary integrity check finds which; or heartbeats have "
+                f"expired, which ClickHouse keeps for {days} days"
+            ) from None
         for state in states:
             if state.check.verdict != "differs":
                 continue

@@ -10,7 +10,9 @@ from sessionary.infra.cli.app import run as run_command
 from sessionary.infra.cli.commands.sessions import past
 from sessionary.infra.cli.commands.sessions.past import list_differences
 from sessionary.infra.cli.errors import NotFound
+from sessionary.schemas.errors import Invalid, SessionaryError, Unavailable
 from sessionary.schemas.http.kept_connections import HttpResponse, Request
+from sessionary.stream_processors.errors import PointUnknown, StateExpired
 
 SESSION = "0c1d7c2e-5a2b-4d0e-9a53-0f6d8f2b7a11"
 DOCUMENT: dict[str, Any] = {
@@ -110,6 +112,55 @@ def test_a_difference_is_of_one_fold(
     assert len(api.paths) == 2
 
 
+@pytest.mark.parametrize(
+    ("first", "status", "is_said"),
+    [
+        (PointUnknown("session s has no event e1"), 404, False),
+        (StateExpired("expired on 2026-01-01: the state is of personal data"), 410, False),
+        (NotFound("expired: ClickHouse keeps heartbeats for 30 days"), 410, False),
+        (PointUnknown("session s has no event e1"), 503, True),
+        (Unavailable("ClickHouse does not answer", 1.0), 404, True),
+    ],
+)
+def test_what_no_source_has_is_said_once(
+    api: Api,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    first: SessionaryError,
+    status: int,
+    is_said: bool,
+) -> None:
+    rows_of(monkeypatch, first)
+    api.folded = (status, {"detail": "the log has none"})
+    assert run_command(["session", "at", SESSION, "--event", "e1", "--json"]) == (4 if status != 503 else 3)
+    said = [text for text in capfd.readouterr().err.splitlines() if text]
+    assert len(said) == 1 + is_said, said
+    assert "the log has none" in said[-1]
+
+
+def test_a_broken_chain_in_clickhouse_is_a_check_that_failed(
+    api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise Invalid("broken_chain", "snapshot b has an ancestor a that is not there")
+
+    monkeypatch.setattr("sessionary.infra.past_rows.PastRows.states_at", broken)
+    monkeypatch.setenv("SESSIONARY_SIGNING_KEYS", '{"k1": "a key of at least thirty-two bytes"}')
+    monkeypatch.delenv("SESSIONARY_CONTROL_URL")
+    assert run_command(["session", "at", SESSION, "--snapshot", "b", "--json"]) == 1
+    said = "snapshot b has an ancestor a that is not there: rows are missing, and sessionary integrity check finds"
+    assert said in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["at", SESSION, "--time"], ["diff", SESSION, "offset:7"]])
+def test_a_time_beyond_every_record_is_asked_for_as_it_was_given(api: Api, arguments: list[str]) -> None:
+    api.held = (200, DOCUMENT)
+    text = "2200-01-01T00:00:00.123"
+    given = text if arguments[0] == "at" else f"time:{text}"
+    assert run_command(["session", *arguments, given, "--json"]) == 0
+    assert api.paths[-1] == f"/v1/sessions/{SESSION}/at?time_ms=7258118400123&fold=false"
+
+
 @pytest.mark.parametrize(("status", "code"), [(404, 4), (410, 4), (403, 2), (500, 1), (503, 3), (400, 5)])
 def test_the_processor_s_refusal_is_one_line_and_a_code(
     api: Api, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: int, code: int
@@ -128,6 +179,8 @@ def test_the_processor_s_refusal_is_one_line_and_a_code(
         (["at", SESSION], "no option: give one point, by --offset, --time, --snapshot or --event"),
         (["at", SESSION, "--offset", "1", "--event", "e"], "--offset 1 and --event e: give one point, by --offset,"),
         (["at", SESSION, "--time", "yesterday"], "--time yesterday: give 90s, 15m, 2h or 7d ago, or"),
+        (["at", SESSION, "--time", "1900-01-01"], "--time 1900-01-01: no session began before 1970; give 90s, 15m"),
+        (["diff", SESSION, "time:1969-12-31", "offset:2"], "time: 1969-12-31: no session began before 1970; give"),
         (["at", SESSION, "--event", ""], "--event is empty: give the id of an event"),
         (["diff", SESSION, "offset:1", "moment:2"], "'moment:2' is no point: give offset:NUMBER, time:TIME,"),
         (["diff", SESSION, "offset:x", "offset:2"], "offset: x: give a whole number of 0 or more"),
