@@ -6,7 +6,7 @@ reader finds all verbs of a client in one place. `async_client` is made of this 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -732,19 +732,29 @@ class AsyncSessionClient(AsyncClientBlock):
 
         return AsyncReplay(self.core, baseline, session, at, mode, stub, allow, timeout_s)
 
-    def traced(self, kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
+    def traced(
+        self,
+        kind: str,
+        *,
+        name: str | None = None,
+        side_effect: bool = False,
+        capture: bool = False,
+        omit: str | Iterable[str] = (),
+    ) -> Callable[[F], F]:
         """Decorate a function so that each call is reported in the current session.
 
         The same as `sessionary.producers.traced`, which needs no client; the session may be of any
         client. For functions, coroutine functions, generators and asynchronous generators. The
-        function's arguments, result and exceptions are unchanged, and not reported.
+        function's arguments, result and exceptions are unchanged.
 
         Args:
             kind: `tool` for the events of a tool call; any other word for those of a step.
             name: Name of the tool or the step. Default: the function's name.
             side_effect: The tool changes something outside.
+            capture: The events have the call's arguments and its result.
+            omit: Names of arguments that are not kept, such as secrets.
         """
-        return traced(kind, name=name, side_effect=side_effect)
+        return traced(kind, name=name, side_effect=side_effect, capture=capture, omit=omit)
 
     async def flush(self, timeout_s: float = 10.0) -> int:
         """Wait until Kafka has acknowledged all events sent so far.

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sessionary.producers.context.callables import decorate_inside, kind_of, name_of
+from sessionary.producers.context.callables import checked_word, decorate_inside, kind_of, name_of
 from sessionary.producers.context.reported_block import (
     NO_OUTPUT,
     Output,
@@ -63,8 +63,10 @@ def traced(
             session's other content.
         omit: Names of arguments that are not kept, such as secrets.
 
-    Raises `Invalid`, when the function is decorated, if it takes no argument that `omit` names.
+    Raises `Invalid` for `@traced` without a kind; when the function is decorated, if it takes no
+    argument that `omit` names.
     """
+    checked_word("traced", kind, "tool")
 
     def decorate(function: F) -> F:
         label, is_tool = f"{name or name_of(function)}", kind == "tool"

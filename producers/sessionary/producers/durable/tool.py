@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, overload
 
 from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.context.callables import CallArguments, decorate_inside, is_generator, kind_of, name_of
@@ -29,6 +29,9 @@ _policies: dict[str, ToolPolicy] = {}  # of this process's tools, by name: a res
 _key: ContextVar[str | None] = ContextVar("sessionary_tool_key", default=None)
 
 
+@overload
+def tool(function: F, /) -> F: ...
+@overload
 def tool(
     *,
     name: str | None = None,
@@ -42,18 +45,33 @@ def tool(
     calls_per_s: float | None = None,
     wait_s: float = 0.0,
     snapshots: bool | None = None,
-) -> Callable[[F], F]:
+) -> Callable[[F], F]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    key: Callable[..., str] | None = None,
+    once: bool = False,
+    effect: ToolEffect = "unknown",
+    queryable: bool = False,
+    query: Query | None = None,
+    deadline: float | None = None,
+    retry: Retry | None = None,
+    calls_per_s: float | None = None,
+    wait_s: float = 0.0,
+    snapshots: bool | None = None,
+) -> Any:
     """Decorate a function so that each of its calls in a session is recorded, and made once.
 
-    For functions, coroutine functions, methods, partials and objects that can be called. A call
-    first reserves its idempotency key, and waits for the processor's verdict. Then the function is
-    called, and its outcome recorded; the call returns once the broker has it.
+    As `@tool` or `@tool(effect="read")`, for whatever can be called. A call first reserves its
+    idempotency key, and waits for the processor's verdict. Then the function is called, and its
+    outcome recorded; the call returns once the broker has it.
 
     The key is a hash of tenant, run, step, tool and arguments. An equal call after one that
     succeeded has its own key, and is made; one after a failure has the same key. The count begins
     anew in each attempt at a step, block of a run, and process: a resumed run is answered call by
     call. The argument `tool_call_id` (a parameter of the function, or not) is the key instead.
-
     Within the function, `current_tool_key` returns the key. A stored result is as JSON gives it
     back: `{"text": ..., "type": ...}` of what it cannot hold; the client's library keeps more than
     256 KiB. Outside any session, nothing is recorded.
@@ -68,10 +86,8 @@ def tool(
             effect. May be a coroutine function if the tool is one.
         deadline: Seconds after which the outcome of a call that does not end is unknown. Default:
             the session's limit `tool_ms`. The function itself is not stopped.
-        retry: How failures that may pass are retried: no connection, 408, 429, 5xx, time-outs, and
-            errors whose attribute `retryable` is True. Default: five times. A call with an effect
-            that may have happened (any of these but no connection) is repeated only if `query` says
-            that it did not, or if `retry` is given: then the service must honor keys.
+        retry: How failures that may pass are retried. Default: five times. If the effect may have
+            happened, only if `query` says that it did not, or `retry` is given: honor keys then.
         calls_per_s: How many calls may begin in a second in this process.
         wait_s: Seconds to wait for a call of the same key in another place.
         snapshots: Take a snapshot before and after each call. Default: as the run or session says.
@@ -98,7 +114,8 @@ def tool(
         policy = _policies[label] = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, safe, snapshots)
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
-    return functools.partial(decorate_inside, decorate)
+    decorator = functools.partial(decorate_inside, decorate)
+    return decorator if function is None else decorator(function)
 
 
 def _check_declaration(effect: str, deadline: float | None, calls_per_s: float | None) -> int | None:
@@ -120,8 +137,8 @@ def _wrapper_for(
     if "generator" in kind:
         raise Invalid(
             "invalid_value",
-            f"the tool {policy.name} is a {kind}, of which no result can be recorded: return a list, or use "
-            "@traced('tool')",
+            f"the tool {policy.name} is {'an' if kind.startswith('a') else 'a'} {kind}, of which no result can be "
+            "recorded: return a list, or use @traced('tool')",
         )
     caller = _ToolCaller(policy, function, key, once, is_async=kind == "coroutine")
 

@@ -151,6 +151,13 @@ def test_what_a_partial_was_given_is_kept_and_can_be_left_out() -> None:
     assert inputs(memory) == [{"query": "a", "token": "s3cr3t", "limit": 3}, {"query": "a", "limit": 3}]
 
 
+def test_the_decorator_of_a_client_captures_too() -> None:
+    client, _ = memory_client()
+    with client:
+        memory = record(lambda: client.traced("plan", capture=True, omit="token")(lambda a, token: a)(5, token="s"))
+    assert (inputs(memory), outputs(memory)) == ([{"a": 5}], [5])
+
+
 @pytest.mark.parametrize("omit", ["password", ["password"], ("password", "pin"), {"password"}])
 def test_arguments_that_are_left_out_are_in_no_event(omit: Any) -> None:
     @traced("tool", capture=True, omit=omit)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers import Invalid, Session, TookEffect, tool
+from sessionary.producers import Invalid, Session, TookEffect, tool, traced
+from sessionary.producers.tasks.worker import task
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import ToolCallFailed, ToolCallStarted, ToolCallSucceeded
 
@@ -129,8 +130,55 @@ class Items:
 
 @pytest.mark.parametrize("function", [items, async_items, functools.partial(items), Items()])
 def test_a_generator_function_is_refused_with_a_sentence(function: Callable[..., Any]) -> None:
-    with pytest.raises(Invalid, match=r"is an? (async )?generator, of which no result .* use @traced"):
-        tool(effect="read")(function)
+    for decorate in (tool(effect="read"), tool):
+        with pytest.raises(Invalid, match=r"is (a|an async) generator, of which no result .* use @traced"):
+            decorate(function)
+
+
+@tool
+def send(text: str) -> str:
+    """Send a text."""
+    return text.upper()
+
+
+@tool
+async def send_later(text: str) -> str:
+    return text.upper()
+
+
+class Mail:
+    @tool
+    def write(self, text: str) -> str:
+        return text.upper()
+
+    @tool
+    @staticmethod
+    def file(text: str) -> str:
+        return text.upper()
+
+
+def test_a_tool_without_brackets_is_one() -> None:
+    assert (send.__name__, send.__doc__, send("outside")) == ("send", "Send a text.", "OUTSIDE")
+    client, memory = memory_client()
+    with client, client.session(user_id="u"):
+        assert [send("a"), asyncio.run(send_later("b")), Mail().write("c"), Mail.file("d")] == ["A", "B", "C", "D"]
+    assert [name for name, _ in calls(memory)] == ["send", "send_later", "write", "file"]
+
+
+@pytest.mark.parametrize("decorate", [tool, tool(effect="read"), traced("plan")])
+@pytest.mark.parametrize("nothing", ["send_mail", 5, {"effect": "read"}, property(lambda _: 1)])
+def test_what_cannot_be_called_cannot_be_decorated(decorate: Callable[[Any], Any], nothing: object) -> None:
+    with pytest.raises(Invalid, match="cannot be called: decorate a function"):
+        decorate(nothing)
+
+
+@pytest.mark.parametrize("word", [items, None, "", 5])
+def test_a_decorator_without_its_word_says_how_it_is_written(word: Any) -> None:
+    client, _ = memory_client()
+    with client:
+        for decorator, written in ((traced, "traced"), (client.traced, "traced"), (task, "task")):
+            with pytest.raises(Invalid, match=rf'was given .*, no text: write @{written}\("'):
+                decorator(word)
 
 
 async def answer() -> str:
