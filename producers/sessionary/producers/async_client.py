@@ -290,13 +290,14 @@ class AsyncSessionClient(AsyncClientBlock):
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
         snapshots: bool = False,
+        resume: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Return a session that `await`, or `async with`, opens or creates.
 
         Of several processes that open an id at once, one creates the session, and the others attach
-        to it. All arguments but `user_id` and `beats_with` are of a new session only. Leaving the
-        `with` block ends the session; `lifecycle.detach` leaves it for a later `open`.
+        to it. All arguments but `user_id`, `beats_with` and `resume` are of a new session only.
+        Leaving the `with` block ends the session; `lifecycle.detach` leaves it for a later `open`.
 
         A session that ended because it waited too long for its user, or before it was started, is
         continued in a new one that has it as parent, and so is one that is archived. The id then
@@ -322,6 +323,7 @@ class AsyncSessionClient(AsyncClientBlock):
             beats_with: The life that bounds the session's heartbeats, as in `session`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
             snapshots: Take a snapshot before and after each recorded tool call of the session.
+            resume: Resume it if it has timed out, as after the death of its process.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -332,18 +334,16 @@ class AsyncSessionClient(AsyncClientBlock):
             SessionEnded: It has ended, and its work is over.
             Unavailable: The control API does not answer, or another process starts it. Try again.
             DeliveryFailed: The creation could not be delivered.
-            Rejected: The creation was rejected.
+            Rejected: The creation, or the resumption, was rejected.
             AuthenticationFailed: Kafka or the control API rejects our credentials.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
             Invalid: A value is not allowed, such as an empty id, or one with control characters.
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-        start_from = from_session, from_snapshot
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with)
-        return AsyncSession(
-            open_core_async(self.core, NewSession(*parts, metadata, snapshots), validate, connect, quota_wait_s)
-        )
+        parts = user_id, state, limits, data_classes, session_id, 1, parent, (from_session, from_snapshot), beats_with
+        new = NewSession(*parts, metadata, snapshots, resume)
+        return AsyncSession(open_core_async(self.core, new, validate, connect, quota_wait_s))
 
     async def attach(
         self,
