@@ -72,6 +72,7 @@ _CLASSES: Final[Mapping[str, Mapping[_Said, str]]] = {
     "ftplib": {"unknown": "error_proto error_temp"},
     "imaplib": {"unknown": "abort"},
     "pycurl": {"unknown": "error"},
+    "zmq": {"unknown": "Again"},
 }
 _SAID: Final[Mapping[tuple[str, str], _Said]] = {
     (package, name): said
@@ -89,11 +90,12 @@ _REFUSED_NAME: Final = re.compile(
 )
 _LOST_NAME: Final = re.compile(
     "Time(d)?[oO]ut|DeadlineExceeded|Connect(ed|ion|or)|Connect(Error|Fail)|(Dis|Re)connect|Network|Socket|Transport"
-    "|Protocol|SSHException|(Channel|Client|Producer|Resource|Stream)Closed|Closed(Resource|Stream)|Channel(Exc|Err)"
-    "|Broken(Executor|Pipe|Process|Resource|Thread|Worker)|EndOfStream|Incomplete(Commit|Read)|NoBroker|NoHost|NoServer"
+    "|Protocol|SSHException|(Channel|Client|Producer|Resource|Stream|Target)Closed|Closed(Resource|Stream)|Channel(Exc|Err)"
+    "|Broken(Executor|Pipe|Process|Resource|Thread|Worker)|EndOfStream|StreamTerminated|Incomplete(Commit|Read)|NoBroker|NoHost|NoServer"
     "|(Broker|Database|Host|Node|Server|Service|^)Unavailable|ClusterDown|Busy|Overloaded|RateLimit|ResourceExhausted"
-    "|Throttl|TooManyRequests|Transient|(Internal|Server|^Unknown)Error|Service(Request|Response)"
+    "|Throttl|TooManyRequests|Transient|(Internal|Server|^API|^Unknown)Error|Service(Request|Response)"
     "|(Interface|Operational)Error"  # of databases (PEP 249)
+    "|Bulk(Index|Write)|Partial|WriteConcern|WriteFailure"  # a part was written
 )
 
 # Of SQL's states: a transaction that was rolled back; classes of a lost connection, a lack of room,
@@ -207,6 +209,10 @@ def _say_by_code(error: Exception) -> Outcome | None:
     state = _read(error, "sqlite_errorname")
     if isinstance(state, str):
         return "refused" if state.startswith(_SQLITE_REFUSED) else "unknown"
+    if _read(_read(error, "status"), "name") in _GRPC_UNKNOWN:
+        return "unknown"
+    if isinstance(code := _read(error, "returncode"), int) and code < 0:  # a signal ended the program
+        return "unknown"
     code = _read(error, "smtp_code") or _read(error, "code") or _read(_read(error, "error"), "code")
     if not isinstance(code, int):
         return None

@@ -4,6 +4,7 @@ Each class stands in for the library's own: its module, its name, and its bases 
 """
 
 import builtins
+import subprocess
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +101,13 @@ dns.exception: Timeout < DNSException
 google.api_core.exceptions: DeadlineExceeded < GatewayTimeout < ServerError < GoogleAPICallError
 playwright._impl._errors: TimeoutError < Error
 selenium.common.exceptions: TimeoutException < WebDriverException
+groq: APIError < GroqError
+grpclib.exceptions: StreamTerminatedError < OSError
+zmq.error: Again < ZMQError < ZMQBaseError
+playwright._impl._errors: TargetClosedError < Error
+pymongo.errors: WriteConcernError < OperationFailure < PyMongoError
+pymongo.errors: BulkWriteError < OperationFailure < PyMongoError
+cassandra: WriteFailure < CoordinationFailure < RequestExecutionException < DriverException
 my.tool: GatewayTimeout
 """.strip().splitlines()
 
@@ -131,6 +139,7 @@ requests.exceptions: InvalidURL < RequestException < OSError < ValueError
 shutil: SameFileError < Error < OSError
 subprocess: CalledProcessError < SubprocessError
 ftplib: error_perm < Error
+groq: APIResponseValidationError < APIError < GroqError
 celery.exceptions: Retry < TaskPredicate
 concurrent.futures._base: InvalidStateError < Error
 my.shop: OutOfStock < OrderError < ValueError
@@ -163,7 +172,7 @@ def test_what_is_called_a_refusal_is_one(line: str) -> None:
 
 @pytest.mark.parametrize("line", [line for line in LOST if "builtins" not in line])
 def test_what_is_called_a_loss_is_what_its_cause_is(line: str) -> None:
-    if line.startswith(("pycurl", "cimpl", "ftplib", "imaplib")):
+    if line.startswith(("pycurl", "cimpl", "ftplib", "imaplib", "zmq")):
         assert outcome_of(raised(stand_in(line)("said"), cause=ConnectionRefusedError())) == "unknown"
     else:
         assert outcome_of(raised(stand_in(line)("said"), cause=ConnectionRefusedError())) == "not_sent"
@@ -254,6 +263,17 @@ def test_of_several_tries_the_worst_one_counts() -> None:
     assert outcome_of(error) == "not_sent"
     error.errors = [{"loc": ("field",), "msg": "bad"}]
     assert outcome_of(error) == "unknown"
+
+
+def test_a_program_that_was_killed_has_said_nothing() -> None:
+    for code, outcome in ((1, "refused"), (-9, "unknown"), (-15, "unknown")):
+        assert outcome_of(subprocess.CalledProcessError(code, "git push")) == outcome
+
+
+def test_another_library_of_grpc_has_the_same_codes() -> None:
+    for name, outcome in (("UNAVAILABLE", "unknown"), ("DEADLINE_EXCEEDED", "unknown"), ("NOT_FOUND", "refused")):
+        status = SimpleNamespace(name=name, value=1)
+        assert outcome_of(named("grpclib.exceptions", "GRPCError", status=status)("said")) == outcome
 
 
 def test_grpc_of_asyncio_is_grpc() -> None:
