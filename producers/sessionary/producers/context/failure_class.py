@@ -89,13 +89,18 @@ _REFUSED_NAME: Final = re.compile(
     "|Permission|Syntax|TooBig|TooLarge|Unsupported|Validation"
 )
 _LOST_NAME: Final = re.compile(
-    "Time(d)?[oO]ut|DeadlineExceeded|Connect(ed|ion|or)|Connect(Error|Fail)|(Dis|Re)connect|Network|Socket|Transport"
-    "|Protocol|SSHException|(Channel|Client|Producer|Resource|Stream|Target)Closed|Closed(Resource|Stream)|Channel(Exc|Err)"
-    "|Broken(Executor|Pipe|Process|Resource|Thread|Worker)|EndOfStream|StreamTerminated|Incomplete(Commit|Read)|NoBroker|NoHost|NoServer"
-    "|(Broker|Database|Host|Node|Server|Service|^)Unavailable|ClusterDown|Busy|Overloaded|RateLimit|ResourceExhausted"
-    "|Throttl|TooManyRequests|Transient|(Internal|Server|^API|^Unknown)Error|Service(Request|Response)"
-    "|(Interface|Operational)Error"  # of databases (PEP 249)
-    "|Bulk(Index|Write)|Partial|WriteConcern|WriteFailure"  # a part was written
+    # silent
+    "Time(d)?[oO]ut|DeadlineExceeded"
+    # without a connection, or with one that was lost
+    "|Connect(ed|ion|or)|Connect(Error|Fail)|(Dis|Re)connect|Network|Socket|Transport|Protocol|SSHException"
+    "|(Channel|Client|Producer|Resource|Stream|Target)Closed|Closed(Resource|Stream)|Channel(Exc|Err)|StreamTerminated"
+    "|Broken(Executor|Pipe|Process|Resource|Thread|Worker)|EndOfStream|IncompleteRead"
+    # away, busy, or with a fault of its own
+    "|(Broker|Database|Host|Node|Server|Service|^)Unavailable|No(Broker|Host|Server)|ClusterDown|Busy|Overloaded"
+    "|RateLimit|ResourceExhausted|Throttl|TooManyRequests|Transient|(Internal|Server|^API|^Unknown)Error"
+    "|Service(Request|Response)|(Interface|Operational)Error"  # of Azure; of databases (PEP 249)
+    # done in part
+    "|Bulk(Index|Write)|IncompleteCommit|Partial|WriteConcern|WriteFailure"
 )
 
 # Of SQL's states: a transaction that was rolled back; classes of a lost connection, a lack of room,
