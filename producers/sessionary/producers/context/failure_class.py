@@ -85,7 +85,7 @@ _SAID: Final[Mapping[tuple[str, str], _Said]] = {
 # that has one of these words counts: a refusal, or else a lost connection, or a service that was
 # silent or busy. Words that errors of a trade have too, such as "closed", stand with what it was.
 _REFUSED_NAME: Final = re.compile(
-    "Auth|Bad(HostKey|Request)|Config|Denied|Forbidden|Invalid|Not(Found|Implemented|Supported)"
+    "Auth|Bad(HostKey|Request)|Config|Credential|Denied|Forbidden|Invalid|Not(Found|Implemented|Supported)"
     "|Permission|Syntax|TooBig|TooLarge|Unsupported|Validation"
 )
 _LOST_NAME: Final = re.compile(

@@ -140,6 +140,7 @@ shutil: SameFileError < Error < OSError
 subprocess: CalledProcessError < SubprocessError
 ftplib: error_perm < Error
 groq: APIResponseValidationError < APIError < GroqError
+botocore.exceptions: PartialCredentialsError < BotoCoreError
 celery.exceptions: Retry < TaskPredicate
 concurrent.futures._base: InvalidStateError < Error
 my.shop: OutOfStock < OrderError < ValueError
