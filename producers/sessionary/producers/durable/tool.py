@@ -299,8 +299,8 @@ class _ToolCaller:
             return result
         raise Invalid(
             "invalid_value",
-            f"the tool {self._policy.name} returned a {type(result).__name__}, whose work is not done yet: decorate "
-            "the coroutine function itself, or return what a generator yields as a list",
+            f"the tool {self._policy.name} returned a value of type {type(result).__name__}, whose work is not done "
+            "yet: decorate the coroutine function itself, or return what a generator yields as a list",
         )
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:

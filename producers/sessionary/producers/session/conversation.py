@@ -50,7 +50,7 @@ class Turns:
     ) -> Flow[str]:
         """Append a turn; return its event's id. A large text is stored first."""
         if not isinstance(content, str):
-            raise Invalid("invalid_value", f"content is a {type(content).__name__}, not a text")
+            raise Invalid("invalid_value", f"content is of type {type(content).__name__}, not a text")
         if len(content) > MESSAGE_CHARACTERS_MAX:
             turn = yield Do(partial(self._store_turn, role, content, name, metadata))
         else:
