@@ -188,7 +188,11 @@ async def answer() -> str:
 @pytest.mark.parametrize("function", [lambda: items(), lambda: async_items(), lambda: answer()])
 def test_work_that_is_still_to_be_done_is_no_result(function: Callable[[], Any]) -> None:
     client, memory = memory_client()
-    with client, client.session(user_id="u"), pytest.raises(Invalid, match=r"returned a value of type \w+, whose work is not done yet"):
+    with (
+        client,
+        client.session(user_id="u"),
+        pytest.raises(Invalid, match=r"returned a value of type \w+, whose work is not done yet"),
+    ):
         tool(effect="write", name="later")(function)()
     payloads = [event.payload for event in memory.events()]
     assert any(isinstance(each, ToolCallFailed) for each in payloads)
