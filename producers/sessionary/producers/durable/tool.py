@@ -1,6 +1,7 @@
 """A decorator that makes the calls of a function recorded ones: reserved, called, completed."""
 
 import functools
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -104,7 +105,7 @@ def tool(
             no library. With an effect the result is returned, and `on_error` gets the error.
     Also raises the function's exceptions, and as `Session.emit` does.
     """
-    limit_ms = _check_declaration(effect, deadline, calls_per_s)
+    limit_ms = _check_declaration(effect, deadline, calls_per_s, wait_s, retry, name, key, query, once)
 
     def decorate(function: F) -> F:
         label = f"{name or name_of(function)}"[:NAME_CHARACTERS_MAX]
@@ -118,16 +119,38 @@ def tool(
     return decorator if function is None else decorator(function)
 
 
-def _check_declaration(effect: str, deadline: float | None, calls_per_s: float | None) -> int | None:
+def _check_declaration(
+    effect: Any, deadline: Any, calls_per_s: Any, wait_s: Any, retry: Any, name: Any, key: Any, query: Any, once: Any
+) -> int | None:
     """Return the limit in ms. Raises `Invalid` for a value that makes no sense."""
-    if effect not in ("read", "write", "unknown"):
-        raise Invalid("invalid_value", f"effect is {effect!r}: use 'read', 'write' or 'unknown'")
-    limit_ms = None if deadline is None else round(deadline * 1_000)
-    if limit_ms is not None and not 1 <= limit_ms <= LIMIT_MAX:
-        raise Invalid("invalid_value", f"deadline is {deadline} seconds: use at least 0.001")
-    if calls_per_s is not None and not calls_per_s > 0:
-        raise Invalid("invalid_value", f"calls_per_s is {calls_per_s}: use more than 0")
-    return limit_ms
+    limit_s = LIMIT_MAX / 1_000
+    for what, value, is_right, remedy in (
+        ("effect", effect, effect in ("read", "write", "unknown"), "use 'read', 'write' or 'unknown'"),
+        ("name", name, name is None or isinstance(name, str), "use a text"),
+        ("key", key, key is None or callable(key), "use a function of the tool's arguments"),
+        ("query", query, query is None or callable(query), "use a function of the call's key"),
+        ("once", once, isinstance(once, bool), "use True or False"),
+        ("retry", retry, retry is None or _is_retry(retry), "use Retry(...) with numbers from 0"),
+        ("deadline", deadline, deadline is None or _is_number(deadline, 0.001, limit_s), "use seconds from 0.001"),
+        ("calls_per_s", calls_per_s, calls_per_s is None or _is_number(calls_per_s, 1e-9), "use a number above 0"),
+        ("wait_s", wait_s, _is_number(wait_s, 0, limit_s), "use seconds from 0"),
+    ):
+        if not is_right:
+            raise Invalid("invalid_value", f"{what} is {value!r:.80}: {remedy}")
+    return None if deadline is None else round(deadline * 1_000)
+
+
+def _is_number(value: object, least: float, most: float = math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_retry(value: object) -> bool:
+    if not isinstance(value, Retry):
+        return False
+    return _is_number(value.jitter, 0) and all(
+        isinstance(each, int) and _is_number(each, 0)
+        for each in (value.retries, value.base_ms, value.max_ms, value.deadline_ms)
+    )
 
 
 def _wrapper_for(
@@ -183,7 +206,11 @@ class _ToolCaller:
     ) -> None:
         self._is_async = is_async
         self._policy, self._function, self._key, self._once = policy, function, key, once
-        self._arguments = CallArguments(function)
+        try:
+            self._arguments = CallArguments(function)
+        except (ValueError, TypeError):
+            name = policy.name
+            raise Invalid("invalid_value", f"the arguments of {name} cannot be read: put it into a function") from None
         self._takes_id = self._arguments.takes(_CALL_ID)
 
     def _policy_for(self, recorder: Recorder) -> ToolPolicy:

@@ -5,12 +5,13 @@ import datetime
 import decimal
 import functools
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from sessionary.producers import Invalid, Session, TookEffect, tool, traced
+from sessionary.producers import Invalid, Retry, Session, TookEffect, tool, traced
 from sessionary.producers.tasks.worker import task
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import ToolCallFailed, ToolCallStarted, ToolCallSucceeded
@@ -163,6 +164,33 @@ def test_a_tool_without_brackets_is_one() -> None:
     with client, client.session(user_id="u"):
         assert [send("a"), asyncio.run(send_later("b")), Mail().write("c"), Mail.file("d")] == ["A", "B", "C", "D"]
     assert [name for name, _ in calls(memory)] == ["send", "send_later", "write", "file"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"effect": "reed"}, "effect is 'reed': use 'read', 'write' or 'unknown'"),
+        ({"name": 5}, "name is 5: use a text"),
+        ({"key": "k"}, "key is 'k': use a function"),
+        ({"query": 5}, "query is 5: use a function"),
+        ({"once": "no"}, "once is 'no': use True or False"),
+        *[({"retry": bad}, "use Retry") for bad in (3, True, Retry(retries=-1), Retry(base_ms="1"))],  # type: ignore[arg-type]
+        *[({"retry": Retry(jitter=float("nan"))}, "use Retry"), ({"retry": Retry(retries=1.5)}, "use Retry")],  # type: ignore[arg-type]
+        *[({"deadline": bad}, "deadline is .*: use seconds from 0.001") for bad in ("5", 0, -1, math.nan, math.inf)],
+        ({"deadline": datetime.timedelta(seconds=5)}, "deadline is .*: use seconds from 0.001"),
+        *[({"calls_per_s": bad}, "calls_per_s is .*: use a number above 0") for bad in ("5", 0, -1, math.nan, True)],
+        *[({"wait_s": bad}, "wait_s is .*: use seconds from 0") for bad in ("1", -1, math.nan, math.inf, None)],
+    ],
+    ids=str,
+)
+def test_an_argument_that_makes_no_sense_is_named_with_what_does(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        tool(**arguments)
+
+
+def test_what_has_no_signature_is_no_tool() -> None:
+    with pytest.raises(Invalid, match="the arguments of dict cannot be read: put it into a function"):
+        tool(dict)
 
 
 @pytest.mark.parametrize("decorate", [tool, tool(effect="read"), traced("plan")])
