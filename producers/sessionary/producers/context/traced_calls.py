@@ -17,6 +17,7 @@ from sessionary.producers.context.reported_block import (
 )
 from sessionary.producers.context.scope import AskedCall, CallReporter, active_session, added_metadata
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.errors import Invalid
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def traced(
     argument that `omit` names.
     """
     checked_word("traced", kind, "tool")
+    if not (name is None or isinstance(name, str)):
+        raise Invalid("invalid_value", f"name is {name!r:.80}: use a text")
 
     def decorate(function: F) -> F:
         label, is_tool = f"{name or name_of(function)}", kind == "tool"

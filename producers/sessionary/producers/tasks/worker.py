@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sessionary.producers.client import SessionClient
 from sessionary.producers.client_core.core import ClientCore
-from sessionary.producers.context.callables import checked_word, kind_of
+from sessionary.producers.context.callables import checked_word, decorate_inside, kind_of
 from sessionary.producers.context.error_info import ending_of, to_error_info
 from sessionary.producers.context.scope import enter_block, leave_block
 from sessionary.producers.delivery.emitter import EnvelopeFields
@@ -88,7 +89,7 @@ def task(task_type: str) -> Callable[[FunctionT], FunctionT]:
         setattr(function, _ATTRIBUTE, task_type)
         return function
 
-    return mark
+    return partial(decorate_inside, mark)
 
 
 def functions_of(module: str) -> Mapping[str, TaskFunction]:

@@ -190,6 +190,17 @@ def test_a_misspelt_name_to_leave_out_is_refused() -> None:
         def log_in(user: str, password: str) -> None: ...
 
 
+@pytest.mark.parametrize("omit", [5, None, [5], ["a", None]])
+def test_what_is_no_name_to_leave_out_is_refused(omit: Any) -> None:
+    with pytest.raises(Invalid, match="use the name of an argument, or several"):
+        traced("tool", capture=True, omit=omit)(lambda a: a)
+
+
+def test_a_name_of_a_call_is_a_text() -> None:
+    with pytest.raises(Invalid, match="name is 5: use a text"):
+        traced("tool", name=5)  # type: ignore[arg-type]
+
+
 def test_a_function_without_a_signature_keeps_its_arguments_by_position() -> None:
     memory = record(
         lambda: traced("plan", capture=True)(max)(1, 2),

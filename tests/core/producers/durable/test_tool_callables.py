@@ -193,7 +193,7 @@ def test_what_has_no_signature_is_no_tool() -> None:
         tool(dict)
 
 
-@pytest.mark.parametrize("decorate", [tool, tool(effect="read"), traced("plan")])
+@pytest.mark.parametrize("decorate", [tool, tool(effect="read"), traced("plan"), task("train")])
 @pytest.mark.parametrize("nothing", ["send_mail", 5, {"effect": "read"}, property(lambda _: 1)])
 def test_what_cannot_be_called_cannot_be_decorated(decorate: Callable[[Any], Any], nothing: object) -> None:
     with pytest.raises(Invalid, match="cannot be called: decorate a function"):
