@@ -33,9 +33,7 @@ def ask_model(history: list[tuple[str, str]]) -> tuple[str, int, int]:
 def chat(message: Message) -> dict[str, str]:
     """Answer one message."""
     chat_id = message.chat_id or f"chat-{uuid.uuid4()}"
-    session = client.open(chat_id, user_id=message.user_id)
-    if session.local_state == "Timeout":  # a process died in the turn before, more than a minute ago
-        session.resume()
+    session = client.open(chat_id, user_id=message.user_id, resume=True)
     with session.turn():
         session.message("user", message.text)
         history = [(turn.role, str(turn.content)) for turn in session.conversation.read(40)]

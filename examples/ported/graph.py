@@ -76,12 +76,8 @@ def build() -> Graph:
 
 def main(thread_id: str) -> None:
     """Refund one order."""
-    with (
-        SessionClient(tenant_id="acme", service_id="refunds", agent_id="graph") as client,
-        client.open(thread_id, user_id="ada") as session,
-    ):
-        if session.local_state == "Timeout":  # the process before died more than a minute ago
-            session.resume()
+    client = SessionClient(tenant_id="acme", service_id="refunds", agent_id="graph")
+    with client, client.open(thread_id, user_id="ada", resume=True) as session:
         print(build().invoke(session, {"order": "A-7"}))
 
 

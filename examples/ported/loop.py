@@ -98,12 +98,8 @@ async def run(session: AsyncSession, agent: Agent, text: str, city: str, max_tur
 async def main(city: str) -> None:
     """Book one trip."""
     agent = Agent("travel", "You book trips.", "gpt-large", [get_weather, book_hotel])
-    async with (
-        AsyncSessionClient(tenant_id="acme", service_id="travel", agent_id=agent.name) as client,
-        client.open(f"trip to {city}", user_id="ada") as session,
-    ):
-        if session.local_state == "Timeout":  # the process before died more than a minute ago
-            await session.resume()
+    client = AsyncSessionClient(tenant_id="acme", service_id="travel", agent_id=agent.name)
+    async with client, client.open(f"trip to {city}", user_id="ada", resume=True) as session:
         print(await run(session, agent, f"Book me a hotel in {city}", city))
 
 

@@ -5,7 +5,7 @@ reader finds all verbs of a client in one place. `async_client` is made of this 
 `generation.async_faces`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
@@ -282,13 +282,14 @@ class SessionClient:
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
         snapshots: bool = False,
+        resume: bool = False,
         **metadata: Unpack[EventMetadata],
     ) -> Session:
         """Continue the session of an id of your own, or create and start it if there is none.
 
         Of several processes that open an id at once, one creates the session, and the others attach
-        to it. All arguments but `user_id` and `beats_with` are of a new session only. Leaving the
-        `with` block ends the session; `lifecycle.detach` leaves it for a later `open`.
+        to it. All arguments but `user_id`, `beats_with` and `resume` are of a new session only.
+        Leaving the `with` block ends the session; `lifecycle.detach` leaves it for a later `open`.
 
         A session that ended because it waited too long for its user, or before it was started, is
         continued in a new one that has it as parent, and so is one that is archived. The id then
@@ -314,6 +315,7 @@ class SessionClient:
             beats_with: The life that bounds the session's heartbeats, as in `session`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
             snapshots: Take a snapshot before and after each recorded tool call of the session.
+            resume: Resume it if it has timed out, as after the death of its process.
             metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
@@ -324,16 +326,16 @@ class SessionClient:
             SessionEnded: It has ended, and its work is over.
             Unavailable: The control API does not answer, or another process starts it. Try again.
             DeliveryFailed: The creation could not be delivered.
-            Rejected: The creation was rejected.
+            Rejected: The creation, or the resumption, was rejected.
             AuthenticationFailed: Kafka or the control API rejects our credentials.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
             Invalid: A value is not allowed, such as an empty id, or one with control characters.
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-        start_from = from_session, from_snapshot
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, start_from, beats_with)
-        return Session(open_core(self.core, NewSession(*parts, metadata, snapshots), validate, connect, quota_wait_s))
+        parts = user_id, state, limits, data_classes, session_id, 1, parent, (from_session, from_snapshot), beats_with
+        new = NewSession(*parts, metadata, snapshots, resume)
+        return Session(open_core(self.core, new, validate, connect, quota_wait_s))
 
     def attach(
         self,
@@ -721,19 +723,29 @@ class SessionClient:
 
         return Replay(self.core, baseline, session, at, mode, stub, allow, timeout_s)
 
-    def traced(self, kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
+    def traced(
+        self,
+        kind: str,
+        *,
+        name: str | None = None,
+        side_effect: bool = False,
+        capture: bool = False,
+        omit: str | Iterable[str] = (),
+    ) -> Callable[[F], F]:
         """Decorate a function so that each call is reported in the current session.
 
         The same as `sessionary.producers.traced`, which needs no client; the session may be of any
         client. For functions, coroutine functions, generators and asynchronous generators. The
-        function's arguments, result and exceptions are unchanged, and not reported.
+        function's arguments, result and exceptions are unchanged.
 
         Args:
             kind: `tool` for the events of a tool call; any other word for those of a step.
             name: Name of the tool or the step. Default: the function's name.
             side_effect: The tool changes something outside.
+            capture: The events have the call's arguments and its result.
+            omit: Names of arguments that are not kept, such as secrets.
         """
-        return traced(kind, name=name, side_effect=side_effect)
+        return traced(kind, name=name, side_effect=side_effect, capture=capture, omit=omit)
 
     def flush(self, timeout_s: float = 10.0) -> int:
         """Wait until Kafka has acknowledged all events sent so far.

@@ -107,6 +107,7 @@ class NewSession(NamedTuple):
     beats_with: BeatsWith
     metadata: EventMetadata
     snapshots: bool = False
+    resume: bool = False  # one that has timed out, instead of a new one
 
 
 def create_core(client: ClientCore, new: NewSession) -> SessionCore:
@@ -207,7 +208,7 @@ def _find_origin(client: ClientCore, new: NewSession, parent_id: str | None) -> 
 
 
 def find_core(client: ClientCore, new: NewSession) -> SessionCore:
-    """Attach to the newest session of an id, or create it: then it is Idle.
+    """Attach to the newest session of an id, resumed if asked for, or create it: then it is Idle.
 
     Raises as `SessionClient.open` does, but for the start.
     """
@@ -222,7 +223,7 @@ def find_core(client: ClientCore, new: NewSession) -> SessionCore:
         raise Invalid("invalid_value", "session id is None: pass a UUID, or a text of your own")
     given, tried, ended = given_session_id(client.tenant_id, new.session_id), set[str](), set[str]()
     user_id, is_alive = check_user(new.user_id), lifeline_of(new.beats_with)
-    opening, is_too_old = Opening(client), False
+    opening, is_too_old, has_asked = Opening(client), False, False
     while True:
         place = find_place(opening, given.session_id)
         if place.state is not None:
@@ -232,6 +233,10 @@ def find_core(client: ClientCore, new: NewSession) -> SessionCore:
                 if place.session_id in ended:
                     raise
             else:
+                has_timed_out = core.view.local_state == "Timeout"
+                if new.resume and has_timed_out and not _resume(core, again=not has_asked):
+                    has_asked = True
+                    continue
                 if core.view.local_state != "Terminated" or place.session_id in ended:
                     if new.snapshots:
                         begin_snapshots(core)
@@ -251,6 +256,21 @@ def find_core(client: ClientCore, new: NewSession) -> SessionCore:
             if is_too_old or error.reason != "too_old":
                 raise
             is_too_old = True
+
+
+def _resume(core: SessionCore, *, again: bool) -> bool:
+    """Resume a session that has timed out; leave it if that fails.
+
+    Returns False if it is rejected, as another process may have done it, and `again` is True.
+    """
+    try:
+        run_session_flow(core, Lifecycle(core).resume(None, {}))
+    except BaseException as error:
+        core.abandon()
+        if again and isinstance(error, Rejected):
+            return False
+        raise
+    return True
 
 
 def open_core(

@@ -4,6 +4,8 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
 from typing import Any, Literal
 
+from sessionary.producers.errors import Invalid
+
 Kind = Literal["function", "coroutine", "generator", "async generator"]
 
 
@@ -74,7 +76,26 @@ def is_generator(value: object) -> bool:
 
 
 def decorate_inside(decorate: Callable[[Any], Any], function: Any) -> Any:
-    """Return `function` decorated; of a static method or a class method what is in it."""
+    """Return `function` decorated; of a static method or a class method what is in it.
+
+    Raises `Invalid` for what cannot be called.
+    """
     if isinstance(function, staticmethod | classmethod):
         return type(function)(decorate(function.__func__))
+    if not callable(function):
+        above = "; put @property above the decorator" if isinstance(function, property) else ""
+        raise Invalid("invalid_value", f"{function!r:.80} cannot be called: decorate a function{above}")
     return decorate(function)
+
+
+def checked_word(decorator: str, word: Any, example: str) -> str:
+    """Return the word that a decorator was given. Raises `Invalid` if it is none.
+
+    As it is not if the decorator is used without brackets, and gets the function itself.
+    """
+    if isinstance(word, str) and word:
+        return word
+    raise Invalid(
+        "invalid_value",
+        f'@{decorator} was given {word!r:.80}, no text: write @{decorator}("{example}") above the function',
+    )

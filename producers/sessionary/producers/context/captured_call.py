@@ -22,7 +22,10 @@ class Capture:
         """Take what is left out. Raises `Invalid` for a name that the function does not take."""
         self.label = label
         self.types = ("tool_arguments", "tool_result") if is_tool else ("step_input", "step_output")
-        self._omit = frozenset((omit,) if isinstance(omit, str) else omit)
+        names = (omit,) if isinstance(omit, str) else tuple(omit) if isinstance(omit, Iterable) else (omit,)
+        if not all(isinstance(name, str) for name in names):
+            raise Invalid("invalid_value", f"omit is {omit!r:.80}: use the name of an argument, or several")
+        self._omit = frozenset(names)
         try:
             self._arguments: CallArguments | None = CallArguments(function)
         except (TypeError, ValueError):  # some functions in C have no signature

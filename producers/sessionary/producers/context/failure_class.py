@@ -1,9 +1,11 @@
 """What a failure says about the call that it ended: not sent, unknown or refused. Pure.
 
-Libraries are recognised by the names of their classes, and none is imported. An error that says
-nothing by itself is what its cause is.
+Libraries are recognised by the names of their classes, and none is imported: those of `_CLASSES` by
+their own, any other by the words that such names have. An error that says nothing by itself is what
+its cause is. A call of which it is not sure that nothing was sent is unknown.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -34,7 +36,11 @@ _MODELS: Final[Mapping[_Said, str]] = {
     "by_cause": "APIConnectionError",
 }
 _CLASSES: Final[Mapping[str, Mapping[_Said, str]]] = {
-    "builtins": {"not_sent": "ConnectionRefusedError", "by_cause": "ConnectionError TimeoutError"},
+    "builtins": {
+        "not_sent": "ConnectionRefusedError",
+        "unknown": "EOFError",
+        "by_cause": "ConnectionError TimeoutError",
+    },
     "socket": {"not_sent": "gaierror herror"},
     "ssl": {"not_sent": "SSLCertVerificationError", "unknown": "SSLError"},
     "http": {"unknown": "BadStatusLine IncompleteRead LineTooLong"},
@@ -61,6 +67,12 @@ _CLASSES: Final[Mapping[str, Mapping[_Said, str]]] = {
         "by_cause": "ConnectionError HTTPClientError",
     },
     **dict.fromkeys(("openai", "anthropic"), _MODELS),
+    # Their names have none of the words below.
+    "cimpl": {"unknown": "KafkaException"},  # of confluent_kafka
+    "ftplib": {"unknown": "error_proto error_temp"},
+    "imaplib": {"unknown": "abort"},
+    "pycurl": {"unknown": "error"},
+    "zmq": {"unknown": "Again"},
 }
 _SAID: Final[Mapping[tuple[str, str], _Said]] = {
     (package, name): said
@@ -68,6 +80,37 @@ _SAID: Final[Mapping[tuple[str, str], _Said]] = {
     for said, names in classes.items()
     for name in names.split()
 }
+
+# What the name of a class says in any other library. Of an error's class and its bases, the nearest
+# that has one of these words counts: a refusal, or else a lost connection, or a service that was
+# silent or busy. Words that errors of a trade have too, such as "closed", stand with what it was.
+_REFUSED_NAME: Final = re.compile(
+    "Auth|Bad(HostKey|Request)|Config|Credential|Denied|Forbidden|Invalid|Not(Found|Implemented|Supported)"
+    "|Permission|Syntax|TooBig|TooLarge|Unsupported|Validation"
+)
+_LOST_NAME: Final = re.compile(
+    # silent
+    "Time(d)?[oO]ut|DeadlineExceeded"
+    # without a connection, or with one that was lost
+    "|Connect(ed|ion|or)|Connect(Error|Fail)|(Dis|Re)connect|Network|Socket|Transport|Protocol|SSHException"
+    "|(Channel|Client|Producer|Resource|Stream|Target)Closed|Closed(Resource|Stream)|Channel(Exc|Err)|StreamTerminated"
+    "|Broken(Executor|Pipe|Process|Resource|Thread|Worker)|EndOfStream|IncompleteRead"
+    # away, busy, or with a fault of its own
+    "|(Broker|Database|Host|Node|Server|Service|^)Unavailable|No(Broker|Host|Server)|ClusterDown|Busy|Overloaded"
+    "|RateLimit|ResourceExhausted|Throttl|TooManyRequests|Transient|(Internal|Server|^API|^Unknown)Error"
+    "|Service(Request|Response)|(Interface|Operational)Error"  # of Azure; of databases (PEP 249)
+    # done in part
+    "|Bulk(Index|Write)|IncompleteCommit|Partial|WriteConcern|WriteFailure"
+)
+
+# Of SQL's states: a transaction that was rolled back; classes of a lost connection, a lack of room,
+# an operator's or the system's intervention, and of no particular error. Others refuse a statement.
+_SQL_ROLLED_BACK: Final = frozenset({"40001", "40P01"})
+_SQL_UNKNOWN: Final = frozenset({"08", "40", "53", "57", "58", "HY", "XX"})
+_SQLITE_REFUSED: Final = ("SQLITE_ERROR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_AUTH")
+# JSON-RPC, which MCP speaks: an internal error, and what MCP says of a lost or silent peer.
+_RPC_UNKNOWN: Final = frozenset({-32603, -32001, -32000})
+_STATUS_NAMES: Final = ("status_code", "status", "http_status", "http_code", "code", "errcode")
 
 # The client's own errors that say "try it again", of what may have taken effect. A tool that calls
 # another one, or a model, is not called again for them.
@@ -111,7 +154,10 @@ def outcome_of(error: BaseException) -> Outcome:
       about calls that may have taken effect, `unknown`;
     - its class, if that says that nothing was sent;
     - the status of an answer: 408, 429 and 5xx are `unknown`, any other from 400 on is `refused`;
-    - gRPC's code, or its class. Of a group, `unknown` in any part, then `refused`;
+    - the code of gRPC, JSON-RPC, SQL or SMTP;
+    - its class, by its library or by the words of its name or of a base's, such as `Timeout` or
+      `ConnectionError`: `unknown`, unless a cause says more. Of a group, and of the earlier tries
+      in `errors`, `unknown` in any part, then `refused`;
     - its causes: `reason`, `__cause__`, exceptions in `args`, then `__context__`. An error of what
       was called while another one was handled, as of a second service, is `unknown`.
 
@@ -126,12 +172,12 @@ def _judge(error: BaseException, left: int) -> Outcome | None:
     said = _say(error)
     if said is not None and said != "by_cause":
         return said
-    if isinstance(error, ExceptionGroup):
-        outcomes = {_judge(part, left - 1) or "refused" for part in error.exceptions}
+    outcomes: set[Outcome] = {_judge(part, left - 1) or "refused" for part in _parts(error)}
+    if not isinstance(error, ExceptionGroup):
+        found = next((found for cause in _named_causes(error) if (found := _judge(cause, left - 1)) is not None), None)
+        outcomes |= {found} if found else set()
+    if outcomes:
         return next(outcome for outcome in _OF_GROUP if outcome in outcomes)
-    for cause in _named_causes(error):
-        if (found := _judge(cause, left - 1)) is not None:
-            return found
     if said == "by_cause":
         return "unknown"
     found = None if error.__context__ is None else _judge(error.__context__, left - 1)
@@ -157,7 +203,50 @@ def _say(error: Exception) -> _Said | None:
         return "unknown" if status in _TOO_LATE_OR_MANY or status >= 500 else "refused"
     if ("grpc", "RpcError") in names:
         return _say_of_grpc(error)
-    return "by_cause" if said is None and isinstance(error, OSError) and _is_of_network(error) else said
+    return _say_by_code(error) or said or _say_by_name(error)
+
+
+def _say_by_code(error: Exception) -> Outcome | None:
+    """Return what the code says that a database, a mail server or a peer answered."""
+    state = _read(error, "sqlstate") or _read(error, "pgcode")
+    if isinstance(state, str) and len(state) == 5:
+        return "not_sent" if state in _SQL_ROLLED_BACK else "unknown" if state[:2] in _SQL_UNKNOWN else "refused"
+    state = _read(error, "sqlite_errorname")
+    if isinstance(state, str):
+        return "refused" if state.startswith(_SQLITE_REFUSED) else "unknown"
+    if _read(_read(error, "status"), "name") in _GRPC_UNKNOWN:
+        return "unknown"
+    if isinstance(code := _read(error, "returncode"), int) and code < 0:  # a signal ended the program
+        return "unknown"
+    code = _read(error, "smtp_code") or _read(error, "code") or _read(_read(error, "error"), "code")
+    if not isinstance(code, int):
+        return None
+    if _is_of_mail(error) and 400 <= code <= 599:
+        return "not_sent" if code < 500 else "refused"  # RFC 5321: of neither came what was asked for
+    return "unknown" if code in _RPC_UNKNOWN else None
+
+
+def _say_by_name(error: Exception) -> _Said | None:
+    """Return what the words say that the names of an error's class and its bases have."""
+    if isinstance(error, OSError) and _is_of_network(error):
+        return "by_cause"
+    if isinstance(error, SessionaryError):  # says it above
+        return None
+    for cls in type(error).__mro__:
+        if cls.__module__ == "builtins":
+            break
+        if _REFUSED_NAME.search(cls.__name__):
+            return None
+        if _LOST_NAME.search(cls.__name__):
+            return "by_cause"
+    return "by_cause" if _read(error, "retriable") is True else None
+
+
+def _parts(error: Exception) -> list[BaseException]:
+    """Return the errors in a group, or those that a library kept of each try or each server."""
+    kept = error.exceptions if isinstance(error, ExceptionGroup) else _read(error, "errors")
+    values = tuple(kept.values()) if isinstance(kept, dict) else kept
+    return [each for each in values if isinstance(each, Exception)] if isinstance(values, list | tuple) else []
 
 
 def _named_causes(error: Exception) -> Iterator[BaseException]:
@@ -213,14 +302,17 @@ def _status(error: BaseException) -> int | None:
             return 429
         case {"ResponseMetadata": {"HTTPStatusCode": int(status)}}:
             return status
-    for holder, name in (
-        *((error, "status_code"), (error, "status"), (error, "code")),
-        *((response, "status_code"), (response, "status")),
-    ):
-        status = _read(holder, name)
-        if isinstance(status, int) and not isinstance(status, bool):
+    if _is_of_mail(error):  # whose codes are others
+        return None
+    holders = (error, response, _read(error, "resp"), _read(error, "meta"), _read(error, "error"))
+    for status in (_read(holder, name) for holder in holders for name in _STATUS_NAMES):
+        if isinstance(status, int) and 400 <= status <= 599:
             return int(status)
     return None
+
+
+def _is_of_mail(error: BaseException) -> bool:
+    return any(cls.__name__.startswith("SMTP") for cls in type(error).__mro__)
 
 
 def _say_of_grpc(error: Exception) -> Outcome:
@@ -269,7 +361,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(each))
         yield each
-        waiting += each.exceptions if isinstance(each, ExceptionGroup) else _named_causes(each)
+        waiting += [*_parts(each), *_named_causes(each)]
         if each.__context__ is not None:
             waiting.append(each.__context__)
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sessionary.producers.context.callables import decorate_inside, kind_of, name_of
+from sessionary.producers.context.callables import checked_word, decorate_inside, kind_of, name_of
 from sessionary.producers.context.reported_block import (
     NO_OUTPUT,
     Output,
@@ -17,6 +17,7 @@ from sessionary.producers.context.reported_block import (
 )
 from sessionary.producers.context.scope import AskedCall, CallReporter, active_session, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.errors import Invalid
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 
 if TYPE_CHECKING:
@@ -63,8 +64,12 @@ def traced(
             session's other content.
         omit: Names of arguments that are not kept, such as secrets.
 
-    Raises `Invalid`, when the function is decorated, if it takes no argument that `omit` names.
+    Raises `Invalid` for `@traced` without a kind; when the function is decorated, if it takes no
+    argument that `omit` names.
     """
+    checked_word("traced", kind, "tool")
+    if not (name is None or isinstance(name, str)):
+        raise Invalid("invalid_value", f"name is {name!r:.80}: use a text")
 
     def decorate(function: F) -> F:
         label, is_tool = f"{name or name_of(function)}", kind == "tool"

@@ -570,8 +570,8 @@ class ReservedCall:
         if not isinstance(answer, TookEffect):
             raise Invalid(
                 "invalid_value",
-                f"the query of {self._policy.name} returned a {type(answer).__name__}: return TookEffect(result) if "
-                "the call took effect, else None",
+                f"the query of {self._policy.name} returned a value of type {type(answer).__name__}: return "
+                "TookEffect(result) if the call took effect, else None",
             )
         return answer
 

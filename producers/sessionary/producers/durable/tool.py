@@ -1,10 +1,11 @@
 """A decorator that makes the calls of a function recorded ones: reserved, called, completed."""
 
 import functools
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, overload
 
 from sessionary.producers.context.call_counts import AttemptCalls
 from sessionary.producers.context.callables import CallArguments, decorate_inside, is_generator, kind_of, name_of
@@ -29,6 +30,9 @@ _policies: dict[str, ToolPolicy] = {}  # of this process's tools, by name: a res
 _key: ContextVar[str | None] = ContextVar("sessionary_tool_key", default=None)
 
 
+@overload
+def tool(function: F, /) -> F: ...
+@overload
 def tool(
     *,
     name: str | None = None,
@@ -42,18 +46,33 @@ def tool(
     calls_per_s: float | None = None,
     wait_s: float = 0.0,
     snapshots: bool | None = None,
-) -> Callable[[F], F]:
+) -> Callable[[F], F]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    key: Callable[..., str] | None = None,
+    once: bool = False,
+    effect: ToolEffect = "unknown",
+    queryable: bool = False,
+    query: Query | None = None,
+    deadline: float | None = None,
+    retry: Retry | None = None,
+    calls_per_s: float | None = None,
+    wait_s: float = 0.0,
+    snapshots: bool | None = None,
+) -> Any:
     """Decorate a function so that each of its calls in a session is recorded, and made once.
 
-    For functions, coroutine functions, methods, partials and objects that can be called. A call
-    first reserves its idempotency key, and waits for the processor's verdict. Then the function is
-    called, and its outcome recorded; the call returns once the broker has it.
+    As `@tool` or `@tool(effect="read")`, for whatever can be called. A call first reserves its
+    idempotency key, and waits for the processor's verdict. Then the function is called, and its
+    outcome recorded; the call returns once the broker has it.
 
     The key is a hash of tenant, run, step, tool and arguments. An equal call after one that
     succeeded has its own key, and is made; one after a failure has the same key. The count begins
     anew in each attempt at a step, block of a run, and process: a resumed run is answered call by
     call. The argument `tool_call_id` (a parameter of the function, or not) is the key instead.
-
     Within the function, `current_tool_key` returns the key. A stored result is as JSON gives it
     back: `{"text": ..., "type": ...}` of what it cannot hold; the client's library keeps more than
     256 KiB. Outside any session, nothing is recorded.
@@ -68,10 +87,8 @@ def tool(
             effect. May be a coroutine function if the tool is one.
         deadline: Seconds after which the outcome of a call that does not end is unknown. Default:
             the session's limit `tool_ms`. The function itself is not stopped.
-        retry: How failures that may pass are retried: no connection, 408, 429, 5xx, time-outs, and
-            errors whose attribute `retryable` is True. Default: five times. A call with an effect
-            that may have happened (any of these but no connection) is repeated only if `query` says
-            that it did not, or if `retry` is given: then the service must honor keys.
+        retry: How failures that may pass are retried. Default: five times. If the effect may have
+            happened, only if `query` says that it did not, or `retry` is given: honor keys then.
         calls_per_s: How many calls may begin in a second in this process.
         wait_s: Seconds to wait for a call of the same key in another place.
         snapshots: Take a snapshot before and after each call. Default: as the run or session says.
@@ -88,7 +105,7 @@ def tool(
             no library. With an effect the result is returned, and `on_error` gets the error.
     Also raises the function's exceptions, and as `Session.emit` does.
     """
-    limit_ms = _check_declaration(effect, deadline, calls_per_s)
+    limit_ms = _check_declaration(effect, deadline, calls_per_s, wait_s, retry, name, key, query, once)
 
     def decorate(function: F) -> F:
         label = f"{name or name_of(function)}"[:NAME_CHARACTERS_MAX]
@@ -98,19 +115,42 @@ def tool(
         policy = _policies[label] = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, safe, snapshots)
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key, once)))
 
-    return functools.partial(decorate_inside, decorate)
+    decorator = functools.partial(decorate_inside, decorate)
+    return decorator if function is None else decorator(function)
 
 
-def _check_declaration(effect: str, deadline: float | None, calls_per_s: float | None) -> int | None:
+def _check_declaration(
+    effect: Any, deadline: Any, calls_per_s: Any, wait_s: Any, retry: Any, name: Any, key: Any, query: Any, once: Any
+) -> int | None:
     """Return the limit in ms. Raises `Invalid` for a value that makes no sense."""
-    if effect not in ("read", "write", "unknown"):
-        raise Invalid("invalid_value", f"effect is {effect!r}: use 'read', 'write' or 'unknown'")
-    limit_ms = None if deadline is None else round(deadline * 1_000)
-    if limit_ms is not None and not 1 <= limit_ms <= LIMIT_MAX:
-        raise Invalid("invalid_value", f"deadline is {deadline} seconds: use at least 0.001")
-    if calls_per_s is not None and not calls_per_s > 0:
-        raise Invalid("invalid_value", f"calls_per_s is {calls_per_s}: use more than 0")
-    return limit_ms
+    limit_s = LIMIT_MAX / 1_000
+    for what, value, is_right, remedy in (
+        ("effect", effect, effect in ("read", "write", "unknown"), "use 'read', 'write' or 'unknown'"),
+        ("name", name, name is None or isinstance(name, str), "use a text"),
+        ("key", key, key is None or callable(key), "use a function of the tool's arguments"),
+        ("query", query, query is None or callable(query), "use a function of the call's key"),
+        ("once", once, isinstance(once, bool), "use True or False"),
+        ("retry", retry, retry is None or _is_retry(retry), "use Retry(...) with numbers from 0"),
+        ("deadline", deadline, deadline is None or _is_number(deadline, 0.001, limit_s), "use seconds from 0.001"),
+        ("calls_per_s", calls_per_s, calls_per_s is None or _is_number(calls_per_s, 1e-9), "use a number above 0"),
+        ("wait_s", wait_s, _is_number(wait_s, 0, limit_s), "use seconds from 0"),
+    ):
+        if not is_right:
+            raise Invalid("invalid_value", f"{what} is {value!r:.80}: {remedy}")
+    return None if deadline is None else round(deadline * 1_000)
+
+
+def _is_number(value: object, least: float, most: float = math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_retry(value: object) -> bool:
+    if not isinstance(value, Retry):
+        return False
+    return _is_number(value.jitter, 0) and all(
+        isinstance(each, int) and _is_number(each, 0)
+        for each in (value.retries, value.base_ms, value.max_ms, value.deadline_ms)
+    )
 
 
 def _wrapper_for(
@@ -120,8 +160,8 @@ def _wrapper_for(
     if "generator" in kind:
         raise Invalid(
             "invalid_value",
-            f"the tool {policy.name} is a {kind}, of which no result can be recorded: return a list, or use "
-            "@traced('tool')",
+            f"the tool {policy.name} is {'an' if kind.startswith('a') else 'a'} {kind}, of which no result can be "
+            "recorded: return a list, or use @traced('tool')",
         )
     caller = _ToolCaller(policy, function, key, once, is_async=kind == "coroutine")
 
@@ -166,7 +206,11 @@ class _ToolCaller:
     ) -> None:
         self._is_async = is_async
         self._policy, self._function, self._key, self._once = policy, function, key, once
-        self._arguments = CallArguments(function)
+        try:
+            self._arguments = CallArguments(function)
+        except (ValueError, TypeError):
+            name = policy.name
+            raise Invalid("invalid_value", f"the arguments of {name} cannot be read: put it into a function") from None
         self._takes_id = self._arguments.takes(_CALL_ID)
 
     def _policy_for(self, recorder: Recorder) -> ToolPolicy:
@@ -282,8 +326,8 @@ class _ToolCaller:
             return result
         raise Invalid(
             "invalid_value",
-            f"the tool {self._policy.name} returned a {type(result).__name__}, whose work is not done yet: decorate "
-            "the coroutine function itself, or return what a generator yields as a list",
+            f"the tool {self._policy.name} returned a value of type {type(result).__name__}, whose work is not done "
+            "yet: decorate the coroutine function itself, or return what a generator yields as a list",
         )
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ class Turns:
     ) -> Flow[str]:
         """Append a turn; return its event's id. A large text is stored first."""
         if not isinstance(content, str):
-            raise Invalid("invalid_value", f"content is a {type(content).__name__}, not a text")
+            raise Invalid("invalid_value", f"content is of type {type(content).__name__}, not a text")
         if tokens is not None and not (type(tokens) is int and 0 <= tokens <= NUMBER_MAX):
             shown = "below 0 or beyond the range" if type(tokens) is int else f"{tokens!r:.80}"
             raise Invalid("invalid_value", f"tokens is {shown}: give a whole number from 0 to {NUMBER_MAX}, or None")

@@ -51,7 +51,7 @@ def canonical_json(state: Mapping[str, Json]) -> str:
     """Return `state` as JSON text. Raises `Invalid` as `to_json_text`, and if it is no dict."""
     if not isinstance(state, dict):
         kind = type(state).__name__
-        raise Invalid("invalid_value", f"state is a {kind}, not a JSON object: use a dict")
+        raise Invalid("invalid_value", f"state is of type {kind}, not a JSON object: use a dict")
     return to_json_text(state, "state", "state_too_large")
 
 

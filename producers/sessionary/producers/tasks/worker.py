@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sessionary.producers.client import SessionClient
 from sessionary.producers.client_core.core import ClientCore
-from sessionary.producers.context.callables import kind_of
+from sessionary.producers.context.callables import checked_word, decorate_inside, kind_of
 from sessionary.producers.context.error_info import ending_of, to_error_info
 from sessionary.producers.context.scope import enter_block, leave_block
 from sessionary.producers.delivery.emitter import EnvelopeFields
@@ -80,14 +81,15 @@ def task(task_type: str) -> Callable[[FunctionT], FunctionT]:
 
     The function runs in the task's session: `current_session` returns it, calls of `@tool` are
     reserved in the task's run, and events have the run's id. A coroutine function gets an
-    `AsyncSession`, and is cancelled once its task is.
+    `AsyncSession`, and is cancelled once its task is. Raises `Invalid` for `@task` without a type.
     """
+    checked_word("task", task_type, "model_training")
 
     def mark(function: FunctionT) -> FunctionT:
         setattr(function, _ATTRIBUTE, task_type)
         return function
 
-    return mark
+    return partial(decorate_inside, mark)
 
 
 def functions_of(module: str) -> Mapping[str, TaskFunction]:

@@ -47,7 +47,7 @@ def check_limits(limits: Limits | None) -> Limits:
         return Limits()
     if not isinstance(limits, Limits):
         kind = type(limits).__name__
-        raise Invalid("invalid_limits", f"limits is a {kind}: use sessionary.producers.Limits")
+        raise Invalid("invalid_limits", f"limits is of type {kind}: use sessionary.producers.Limits")
     for name, value in zip(limits._fields, limits, strict=True):
         if name == "override":
             if type(value) is not bool:

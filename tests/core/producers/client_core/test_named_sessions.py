@@ -1,12 +1,15 @@
 """Sessions whose id the caller gives: who creates one, who attaches, where an id leads later."""
 
+import asyncio
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from sessionary.producers import (
+    AsyncSessionClient,
     ClientClosed,
     Invalid,
     Limits,
@@ -20,6 +23,7 @@ from sessionary.producers import (
 )
 from sessionary.producers.client_core import opening
 from sessionary.producers.ports import KnownSession, SessionChanges
+from sessionary.producers.session.lifecycle import Lifecycle
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import SessionCreated
@@ -106,6 +110,64 @@ def test_open_in_a_block_ends_the_session_and_detach_leaves_it() -> None:
     with client.open("thread-42", user_id="u1") as session:
         session.activity("llm")
     assert memory.view_session(session).state == "Terminated"
+
+
+def test_open_resumes_what_a_dead_process_left_if_it_is_asked_to() -> None:
+    client, memory = memory_client()
+    died = client.open("thread-42", user_id="u1", state={"n": 1}, resume=True)
+    assert died.local_state == "Active"  # a new one
+    memory.silence(died)
+    memory.advance(61)
+    memory.silence(died, silent=False)
+    assert other_client(memory).open("thread-42", user_id="u1").local_state == "Timeout"
+    opened = [other_client(memory).open("thread-42", user_id="u1", resume=True) for _ in range(2)]
+    assert [(each.session_id, each.local_state) for each in opened] == [(died.session_id, "Active")] * 2
+    assert opened[0].state == {"n": 1}
+
+    async def open_later() -> str | None:
+        memory.silence(opened[0])
+        memory.advance(61)
+        memory.silence(opened[0], silent=False)
+        session = await AsyncSessionClient.wrap(client).open("thread-42", user_id="u1", resume=True)
+        return session.local_state
+
+    assert asyncio.run(open_later()) == "Active"
+    assert events_of(memory, died).count("session_resumed") == 2
+
+
+def test_of_two_that_resume_at_once_one_does_and_the_other_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, memory = memory_client()
+    died = client.open("thread-42", user_id="u1")
+    memory.silence(died)
+    memory.advance(61)
+    memory.silence(died, silent=False)
+    resume, faster = Lifecycle.resume, list[str | None]()
+
+    def resume_late(self: Lifecycle, *args: Any) -> Any:
+        if not faster:
+            faster.append(None)
+            faster.append(other_client(memory).open("thread-42", user_id="u1", resume=True).local_state)
+        return resume(self, *args)
+
+    monkeypatch.setattr(Lifecycle, "resume", resume_late)
+    late = client.open("thread-42", user_id="u1", resume=True)
+    assert (faster, late.local_state) == ([None, "Active"], "Active")
+
+
+def test_a_session_that_cannot_be_resumed_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, memory = memory_client()
+    died = client.open("thread-42", user_id="u1")
+    memory.silence(died)
+    memory.advance(61)
+    memory.silence(died, silent=False)
+
+    def refuse(*_args: Any) -> Any:
+        raise Rejected("session_resumed", "phase_order", "not now")
+        yield
+
+    monkeypatch.setattr(Lifecycle, "resume", refuse)
+    with pytest.raises(Rejected, match="not now"):
+        client.open("thread-42", user_id="u1", resume=True)
 
 
 def test_a_text_of_two_tenants_names_two_sessions() -> None:

@@ -151,6 +151,13 @@ def test_what_a_partial_was_given_is_kept_and_can_be_left_out() -> None:
     assert inputs(memory) == [{"query": "a", "token": "s3cr3t", "limit": 3}, {"query": "a", "limit": 3}]
 
 
+def test_the_decorator_of_a_client_captures_too() -> None:
+    client, _ = memory_client()
+    with client:
+        memory = record(lambda: client.traced("plan", capture=True, omit="token")(lambda a, token: a)(5, token="s"))
+    assert (inputs(memory), outputs(memory)) == ([{"a": 5}], [5])
+
+
 @pytest.mark.parametrize("omit", ["password", ["password"], ("password", "pin"), {"password"}])
 def test_arguments_that_are_left_out_are_in_no_event(omit: Any) -> None:
     @traced("tool", capture=True, omit=omit)
@@ -181,6 +188,17 @@ def test_a_misspelt_name_to_leave_out_is_refused() -> None:
 
         @traced("tool", capture=True, omit="pasword")
         def log_in(user: str, password: str) -> None: ...
+
+
+@pytest.mark.parametrize("omit", [5, None, [5], ["a", None]])
+def test_what_is_no_name_to_leave_out_is_refused(omit: Any) -> None:
+    with pytest.raises(Invalid, match="use the name of an argument, or several"):
+        traced("tool", capture=True, omit=omit)(lambda a: a)
+
+
+def test_a_name_of_a_call_is_a_text() -> None:
+    with pytest.raises(Invalid, match="name is 5: use a text"):
+        traced("tool", name=5)  # type: ignore[arg-type]
 
 
 def test_a_function_without_a_signature_keeps_its_arguments_by_position() -> None:

@@ -5,12 +5,14 @@ import datetime
 import decimal
 import functools
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from sessionary.producers import Invalid, Session, TookEffect, tool
+from sessionary.producers import Invalid, Retry, Session, TookEffect, tool, traced
+from sessionary.producers.tasks.worker import task
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import ToolCallFailed, ToolCallStarted, ToolCallSucceeded
 
@@ -129,8 +131,82 @@ class Items:
 
 @pytest.mark.parametrize("function", [items, async_items, functools.partial(items), Items()])
 def test_a_generator_function_is_refused_with_a_sentence(function: Callable[..., Any]) -> None:
-    with pytest.raises(Invalid, match=r"is an? (async )?generator, of which no result .* use @traced"):
-        tool(effect="read")(function)
+    for decorate in (tool(effect="read"), tool):
+        with pytest.raises(Invalid, match=r"is (a|an async) generator, of which no result .* use @traced"):
+            decorate(function)
+
+
+@tool
+def send(text: str) -> str:
+    """Send a text."""
+    return text.upper()
+
+
+@tool
+async def send_later(text: str) -> str:
+    return text.upper()
+
+
+class Mail:
+    @tool
+    def write(self, text: str) -> str:
+        return text.upper()
+
+    @tool
+    @staticmethod
+    def file(text: str) -> str:
+        return text.upper()
+
+
+def test_a_tool_without_brackets_is_one() -> None:
+    assert (send.__name__, send.__doc__, send("outside")) == ("send", "Send a text.", "OUTSIDE")
+    client, memory = memory_client()
+    with client, client.session(user_id="u"):
+        assert [send("a"), asyncio.run(send_later("b")), Mail().write("c"), Mail.file("d")] == ["A", "B", "C", "D"]
+    assert [name for name, _ in calls(memory)] == ["send", "send_later", "write", "file"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"effect": "reed"}, "effect is 'reed': use 'read', 'write' or 'unknown'"),
+        ({"name": 5}, "name is 5: use a text"),
+        ({"key": "k"}, "key is 'k': use a function"),
+        ({"query": 5}, "query is 5: use a function"),
+        ({"once": "no"}, "once is 'no': use True or False"),
+        *[({"retry": bad}, "use Retry") for bad in (3, True, Retry(retries=-1), Retry(base_ms="1"))],  # type: ignore[arg-type]
+        *[({"retry": Retry(jitter=float("nan"))}, "use Retry"), ({"retry": Retry(retries=1.5)}, "use Retry")],  # type: ignore[arg-type]
+        *[({"deadline": bad}, "deadline is .*: use seconds from 0.001") for bad in ("5", 0, -1, math.nan, math.inf)],
+        ({"deadline": datetime.timedelta(seconds=5)}, "deadline is .*: use seconds from 0.001"),
+        *[({"calls_per_s": bad}, "calls_per_s is .*: use a number above 0") for bad in ("5", 0, -1, math.nan, True)],
+        *[({"wait_s": bad}, "wait_s is .*: use seconds from 0") for bad in ("1", -1, math.nan, math.inf, None)],
+    ],
+    ids=str,
+)
+def test_an_argument_that_makes_no_sense_is_named_with_what_does(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        tool(**arguments)
+
+
+def test_what_has_no_signature_is_no_tool() -> None:
+    with pytest.raises(Invalid, match="the arguments of dict cannot be read: put it into a function"):
+        tool(dict)
+
+
+@pytest.mark.parametrize("decorate", [tool, tool(effect="read"), traced("plan"), task("train")])
+@pytest.mark.parametrize("nothing", ["send_mail", 5, {"effect": "read"}, property(lambda _: 1)])
+def test_what_cannot_be_called_cannot_be_decorated(decorate: Callable[[Any], Any], nothing: object) -> None:
+    with pytest.raises(Invalid, match="cannot be called: decorate a function"):
+        decorate(nothing)
+
+
+@pytest.mark.parametrize("word", [items, None, "", 5])
+def test_a_decorator_without_its_word_says_how_it_is_written(word: Any) -> None:
+    client, _ = memory_client()
+    with client:
+        for decorator, written in ((traced, "traced"), (client.traced, "traced"), (task, "task")):
+            with pytest.raises(Invalid, match=rf'was given .*, no text: write @{written}\("'):
+                decorator(word)
 
 
 async def answer() -> str:
@@ -140,7 +216,11 @@ async def answer() -> str:
 @pytest.mark.parametrize("function", [lambda: items(), lambda: async_items(), lambda: answer()])
 def test_work_that_is_still_to_be_done_is_no_result(function: Callable[[], Any]) -> None:
     client, memory = memory_client()
-    with client, client.session(user_id="u"), pytest.raises(Invalid, match="whose work is not done yet"):
+    with (
+        client,
+        client.session(user_id="u"),
+        pytest.raises(Invalid, match=r"returned a value of type \w+, whose work is not done yet"),
+    ):
         tool(effect="write", name="later")(function)()
     payloads = [event.payload for event in memory.events()]
     assert any(isinstance(each, ToolCallFailed) for each in payloads)

@@ -131,7 +131,7 @@ def test_what_is_no_text_is_refused_and_nothing_is_sent() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
         before = len(memory.events())
-        with pytest.raises(Invalid, match="content is a dict"):
+        with pytest.raises(Invalid, match="content is of type dict"):
             session.message("user", {"text": "Hi"})  # type: ignore[arg-type]
         with pytest.raises(Invalid, match="result"):
             session.conversation.add_result("look", {"at": object()})

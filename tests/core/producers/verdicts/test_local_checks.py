@@ -53,7 +53,7 @@ def row() -> SessionState:
         (Limits(idle_ms="5"), "idle_ms is '5', a str: use a whole number"),  # type: ignore[arg-type]
         (Limits(idle_ms=True), "idle_ms is True, a bool: use a whole number"),
         (Limits(override=1), "override is 1, an int: use True or False"),  # type: ignore[arg-type]
-        ({"idle_ms": 5}, "limits is a dict: use sessionary.producers.Limits"),
+        ({"idle_ms": 5}, "limits is of type dict: use sessionary.producers.Limits"),
     ],
 )
 def test_limits_that_the_judge_rejects_are_an_error_at_creation(limits: Any, says: str) -> None:
@@ -88,8 +88,8 @@ def test_a_session_needs_a_user(user_id: Any) -> None:
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        ([1], "state is a list, not a JSON object: use a dict"),
-        ("text", "state is a str, not a JSON object: use a dict"),
+        ([1], "state is of type list, not a JSON object: use a dict"),
+        ("text", "state is of type str, not a JSON object: use a dict"),
         ({1: 2}, "state has the key 1 of type int: keys must be texts"),
         ({"a": [{"b": {None: 1}}]}, "state.a[0].b has the key None of type NoneType: keys must be texts"),
         ({"a": {"b": {1, 2}}}, "state cannot be written as JSON"),
