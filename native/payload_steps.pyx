@@ -189,6 +189,13 @@ cdef class TextStep(Step):
         self.is_there, self.text, self.number = True, i.data + start + 1, i.at - start - 1
         return 0
 
+cdef class BytesStep(Step):
+    cdef int write(self, In *i, Plane *o) except -1:
+        cdef Py_ssize_t size = read_length(i)
+        value = PyBytes_FromStringAndSize(<const char *>i.data + i.at, min(size, c_text_max))
+        i.at += size
+        return add_bytes(o, json_text(value).encode())
+
 cdef class NumberStep(Step):
     cdef int write(self, In *i, Plane *o) except -1:
         self.is_there, self.number = True, read_number(i)
@@ -352,4 +359,6 @@ def make_object_step(cls, fields, known):
         raise NotImplementedError
     return ObjectStep(tuple(names), tuple(steps), f"{text}}}".encode(), by_field)
 
-_PLAIN_STEPS = {"int": NumberStep, "long": NumberStep, "boolean": FlagStep, "double": FractionStep}
+_PLAIN_STEPS = {
+    "bytes": BytesStep, "int": NumberStep, "long": NumberStep, "boolean": FlagStep, "double": FractionStep,
+}

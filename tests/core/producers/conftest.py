@@ -1,9 +1,11 @@
-"""An address without a broker."""
+"""Addresses without a broker, and a beginning outside of all work."""
 
 import socket
 from collections.abc import Iterator
 
 import pytest
+
+from sessionary.producers.context.scope import NO_SCOPE, _scope
 
 
 @pytest.fixture
@@ -19,3 +21,9 @@ def silent_address() -> Iterator[str]:
     """An address that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def _outside() -> None:
+    """Begin outside of all work: many tests let a process die in a run or a session."""
+    _scope.set(NO_SCOPE)

@@ -233,10 +233,7 @@ FROM history FINAL
 WHERE tenant_id = {tenant:String} AND session_id = {session:String}
     AND event_type = 'session_created' AND decode_error = ''
     AND (source_partition, source_offset, appended_at) NOT IN
-    (
-        SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected
-        WHERE tenant_id = {tenant:String} AND session_id = {session:String}
-    )
+        (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected)
 GROUP BY session_id
 """
 
