@@ -235,6 +235,7 @@ cdef class SymbolStep(Step):
         cdef int byte = read_byte(i)
         if byte > 127 or byte & 1 or byte >> 1 >= PyTuple_GET_SIZE(self.texts):
             raise ValueError
+        self.is_there, self.number = True, byte >> 1
         return add_bytes(o, <bytes>PyTuple_GET_ITEM(self.texts, byte >> 1))
 
 cdef class OptionalStep(Step):
@@ -303,7 +304,7 @@ cdef class ObjectStep(Step):
         self.names, self.steps, self.end, self.by_field = names, steps, end, by_field
 
     cdef Step at(self, list path):
-        return (<Step>self.by_field[path[0]]).at(path[1:])
+        return (<Step>self.by_field[path[0]]).at(path[1:]) if path else self
 
     cdef int write(self, In *i, Plane *o) except -1:
         cdef Py_ssize_t n
@@ -311,6 +312,24 @@ cdef class ObjectStep(Step):
             add_bytes(o, <bytes>PyTuple_GET_ITEM(self.names, n))
             (<Step>PyTuple_GET_ITEM(self.steps, n)).write(i, o)
         return add_bytes(o, self.end)
+
+cdef class SnapshotStep(ObjectStep):
+    # Its figure is the size of the state, if the snapshot has the whole one.
+    cdef Step state, encoding, compression
+    cdef int64_t full, none
+
+    def __init__(self, names, steps, end, by_field, symbols):
+        ObjectStep.__init__(self, names, steps, end, by_field)
+        self.state, self.encoding, self.compression = (by_field[name] for name in _SNAPSHOT_PARTS)
+        self.full, self.none = symbols["encoding"].index("full"), symbols["compression"].index("none")
+
+    cdef int write(self, In *i, Plane *o) except -1:
+        ObjectStep.write(self, i, o)
+        self.is_there = self.encoding.number == self.full and self.compression.number == self.none
+        self.number = self.state.number
+        return 0
+
+_SNAPSHOT_PARTS = ("state_json", "encoding", "compression")
 
 def _make_step(schema, known, uncut=False):
     # Raises `NotImplementedError` for what no payload has. `known`: named types so far.
@@ -357,7 +376,14 @@ def make_object_step(cls, fields, known):
             raise NotImplementedError
     if left:
         raise NotImplementedError
-    return ObjectStep(tuple(names), tuple(steps), f"{text}}}".encode(), by_field)
+    parts = tuple(names), tuple(steps), f"{text}}}".encode(), by_field
+    if cls is not shared_types.Snapshot:
+        return ObjectStep(*parts)
+    if not by_field.keys() >= set(_SNAPSHOT_PARTS):
+        raise NotImplementedError
+    types = {field["name"]: field["type"] for field in fields}
+    enums = {name: known.get(kind, kind) if isinstance(kind, str) else kind for name, kind in types.items()}
+    return SnapshotStep(*parts, {name: enums[name]["symbols"] for name in _SNAPSHOT_PARTS[1:]})
 
 _PLAIN_STEPS = {
     "bytes": BytesStep, "int": NumberStep, "long": NumberStep, "boolean": FlagStep, "double": FractionStep,
