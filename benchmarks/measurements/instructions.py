@@ -62,6 +62,8 @@ def run(bench: Bench) -> list[Result]:
         def count(way: str, snapshots: str, tree: Path) -> tuple[float, float]:
             """Return instructions per event, and per turn."""
             few, many = TURNS_QUICK if bench.options.quick else TURNS[way]
+            # The first run of a tree also compiles its modules, which takes more than the turns.
+            count_instructions(stack.folder, tree, way, f"{TURNS_QUICK[0]}", snapshots)
             (events, least), (more, most) = (
                 bench.run_once(
                     f"{way}, snapshots {snapshots}, {tree.name}, {turns} turns",

@@ -1,5 +1,7 @@
 """(n) A session's state at a point: from local files, memory, the store, and ClickHouse.
 
+The targets of the reads are those of R-003-73.
+
 The long session has 10,000 updates of a content of 4 kB. It is folded again, whole, by the judge's
 rules; each fold must come to all hashes that the judge left. In ClickHouse its records lie among
 3,000,000 others of the same partition, and a short session is read there too.
