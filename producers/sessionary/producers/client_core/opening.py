@@ -159,7 +159,7 @@ def attach_opened(client: ClientCore, place: Place, user_id: str, is_alive: IsAl
     """Attach to a session at work. Raises `SessionExists` if it is another service's or user's."""
     core = client.open_attached(place.session_id, user_id, is_alive, may_beat=True)
     try:
-        view = core.sync_attached(core.view.departures)
+        view = core.sync(core.view.departures, attaches=True)
         if view.owner_service != core.emitter.service_id:
             raise SessionExists(
                 place.session_id,

@@ -113,6 +113,10 @@ class Recorder(NamedTuple):
         self.control.check_configured()
         return self.reads
 
+    def fetch_run(self, run_id: str, after: LogPosition | None = None) -> RunView | None:
+        """Return a run once `after` is judged; None if there is none. Raises as `RunReads`."""
+        return self.known.fetch_run(self.key.session_id, run_id, after, self.timeout_s)
+
     def send_acknowledged(self, payload: Payload, fields: EnvelopeFields) -> LogPosition | None:
         """Send an event, wait until the broker has it, and return its position in the log.
 

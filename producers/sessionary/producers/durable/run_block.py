@@ -29,7 +29,7 @@ from sessionary.producers.durable.run_steps import RunSteps
 from sessionary.producers.errors import Invalid, Rejected, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
-from sessionary.producers.run_ports import FINISHED_STATES, CheckpointView, LogPosition, RunView
+from sessionary.producers.run_ports import FINISHED_STATES, CheckpointView, RunView
 from sessionary.producers.verdicts.begun_work import BegunWork
 from sessionary.producers.verdicts.local_checks import check_progress
 from sessionary.schemas.events import (
@@ -83,7 +83,7 @@ def _ask(recorder: Recorder, run_id: str, started: RunStarted, fields: EnvelopeF
     """Begin a run, and return it as judged. No record and no rejection: there are no quotas yet."""
     sent = recorder.send(started, fields)
     place = wait_recorded(sent, sent.event_type, recorder.timeout_s)
-    run = _fetch_run(recorder, run_id, place)
+    run = recorder.fetch_run(run_id, place)
     if run is not None and (run.verdict is None or run.verdict.applied):
         return Judged(run, sent.event_id, None)
     session = recorder.control.fetch_session(recorder.key.session_id, place, recorder.timeout_s)
@@ -93,10 +93,6 @@ def _ask(recorder: Recorder, run_id: str, started: RunStarted, fields: EnvelopeF
     if run is None and session.quotas:
         return Judged(None, sent.event_id, _REASON)  # it was there, and is gone
     return Judged(run, sent.event_id, None)
-
-
-def _fetch_run(recorder: Recorder, run_id: str, place: LogPosition | None = None) -> RunView | None:
-    return recorder.known.fetch_run(recorder.key.session_id, run_id, place, recorder.timeout_s)
 
 
 def wait_admitted(
@@ -132,7 +128,7 @@ def _poll_admission(recorder: Recorder, run_id: str, wait_s: float) -> Flow[floa
     while True:
         asked_s = waits.now_s()
         try:
-            run: RunView | None = yield Do(partial(_fetch_run, recorder, run_id))
+            run: RunView | None = yield Do(partial(recorder.fetch_run, run_id))
         except Unavailable:
             if waits.now_s() >= deadline_s:
                 return None

@@ -1,5 +1,6 @@
 """Resumes a run: reads its records, settles open questions, then sends the resumption."""
 
+from functools import partial
 from typing import NamedTuple
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
@@ -42,7 +43,7 @@ def read_run(recorder: Recorder, run_id: str) -> KnownRun | None:
     The session's earlier events are judged before: they may have begun or ended the run.
     """
     reads, session_id = recorder.known, recorder.key.session_id
-    run = reads.fetch_run(session_id, run_id, recorder.wait_sent(recorder.timeout_s), recorder.timeout_s)
+    run = recorder.fetch_run(run_id, recorder.wait_sent(recorder.timeout_s))
     if run is None:
         return None
     steps = reads.fetch_steps(session_id, run_id, recorder.timeout_s)
@@ -109,12 +110,11 @@ def _call_of(recorder: Recorder, call: CallView, run_id: str) -> ReservedCall:
 
 
 def _send_resumed(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> None:
-    reads, run_id = recorder.known, known.run.run_id
-    plan = known.plan
+    run_id, plan = known.run.run_id, known.plan
     judged = recorder.ask(
         RunResumed(plan.next, describe_resumption(plan, by_person=fields.actor is not None)),
         fields,
-        lambda log_position: reads.fetch_run(recorder.key.session_id, run_id, log_position, recorder.timeout_s),
+        partial(recorder.fetch_run, run_id),
     )
     if judged.rejection is None:
         return

@@ -27,7 +27,7 @@ from sessionary.producers.durable.resume_plan import DONE_STATES, describe_retry
 from sessionary.producers.durable.run_items import RunProgress
 from sessionary.producers.errors import Invalid, ModelTimeout, NotAllowed, Rejected, SessionaryError, Unavailable
 from sessionary.producers.process.safe_text import any_json_text, json_value
-from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
+from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import MODEL_LIMIT, NAME_CHARACTERS_MAX
 from sessionary.schemas.types import Checkpoint, ErrorInfo
@@ -232,14 +232,11 @@ class RunSteps:
         refused, and the run goes on now with newer records: it was held meanwhile, as a call of the
         dead process came to its limit, or a person was asked. Raises `Rejected` the second time.
         """
-        recorder, run_id = self._recorder, self._run_id
+        recorder = self._recorder
         if started.name not in self._interrupted:
             sent: SentEvent = yield from self._send(lambda: recorder.send(started, fields))
             return sent.event_id
-
-        def fetch(position: LogPosition | None) -> RunView | None:
-            return recorder.known.fetch_run(recorder.key.session_id, run_id, position, recorder.timeout_s)
-
+        fetch = partial(recorder.fetch_run, self._run_id)
         judged: Judged = yield from self._send(lambda: recorder.ask(started, fields, fetch))
         self._interrupted.discard(started.name)
         if judged.rejection is None:

@@ -207,10 +207,6 @@ class SharedServices(NamedTuple):
     answers: CallAnswers | None = None  # of the session that is replayed; None: calls are made
 
 
-FetchView = Callable[[str, LogPosition | None, float], SessionView]
-"""`Control.fetch_session`."""
-
-
 class SessionCore:
     """One session as its collaborators use it. Thread-safe.
 
@@ -393,21 +389,16 @@ class SessionCore:
         self.view.require_held()
         return self._fetch_judged(fetch)
 
-    def _fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V]) -> V:
+    def _fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V], *, attaches: bool = False) -> V:
         self.emitter.check_process()
         services = self.services
         services.control.check_configured()
         deadline = time.monotonic() + services.verdict_timeout_s
-        position = self.emitter.wait_position(services.verdict_timeout_s)
-        return fetch(self.session_id, position, max(deadline - time.monotonic(), 0.1))
-
-    def _fetch_at_end(self, fetch: FetchView) -> SessionView:
-        self.emitter.check_process()
-        services = self.services
-        services.control.check_configured()
-        deadline = time.monotonic() + services.verdict_timeout_s
-        self.emitter.wait_taken_over(services.verdict_timeout_s)
-        position = self.emitter.wait_position(max(deadline - time.monotonic(), 0.1)) or LOG_END
+        if attaches:
+            self.emitter.wait_taken_over(services.verdict_timeout_s)
+        position = self.emitter.wait_position(max(deadline - time.monotonic(), 0.1))
+        if attaches and position is None:
+            position = LOG_END
         return fetch(self.session_id, position, max(deadline - time.monotonic(), 0.1))
 
     def read_judged(self, read: Callable[[RunReads, LogPosition | None, float], V], nothing: V) -> V:
@@ -417,25 +408,15 @@ class SessionCore:
             return nothing
         return self.fetch_judged(lambda session_id, after, timeout_s: read(runs, after, timeout_s))
 
-    def sync(self, departures: int) -> SessionView:
+    def sync(self, departures: int, *, attaches: bool = False) -> SessionView:
         """Do what `Session.sync` does, but adopt nothing if the session was left meanwhile.
 
         `departures`: their number when the caller began. A call may continue after its caller gave
-        up.
+        up. `attaches`: a process that has sent nothing yet waits for what others have sent: one
+        that died may have left events in the spool, or in the log.
         """
-        return self._sync(departures, self._fetch_judged)
-
-    def sync_attached(self, departures: int) -> SessionView:
-        """Do what `sync` does; without an event of its own, once all that others sent is judged.
-
-        A process that goes on where another one died has sent nothing yet: what the dead one left
-        in the spool, or in the log, comes before.
-        """
-        return self._sync(departures, self._fetch_at_end)
-
-    def _sync(self, departures: int, fetch: Callable[[FetchView], SessionView]) -> SessionView:
         try:
-            view = fetch(self.services.control.fetch_session)
+            view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
         except SessionLost:
             self.view.lost = True
             raise

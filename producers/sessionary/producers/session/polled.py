@@ -220,7 +220,7 @@ def attach_flow(core: SessionCore, take_over: bool, metadata: EventMetadata) -> 
     """Read a session that exists, and take it over if asked. Raises as `SessionClient.attach`."""
     verdicts = Verdicts(core)
     try:
-        view: SessionView = yield Do(partial(core.sync_attached, core.view.departures))
+        view: SessionView = yield Do(partial(core.sync, core.view.departures, attaches=True))
         if take_over:
             pending = yield Send(partial(verdicts.ask_take_over, metadata))
             yield Do(partial(verdicts.wait_take_over, pending))

@@ -77,7 +77,7 @@ class CommitNotifications:
         self._watches: dict[bytes, set[RowWatch]] = {}
 
     async def wait(self) -> None:
-        """Wait for a commit, or for the opening of the partition, or for the end."""
+        """Wait for a commit, ticks that need none, the opening of the partition, or the end."""
         await self._advanced.wait()
 
     @contextmanager
@@ -94,7 +94,7 @@ class CommitNotifications:
                 self._watches.pop(key, None)
 
     def notify_all(self) -> None:
-        """Wake the readers that wait for any commit."""
+        """Wake the readers that wait for the position."""
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
 

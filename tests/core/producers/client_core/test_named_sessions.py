@@ -112,22 +112,25 @@ def test_open_in_a_block_ends_the_session_and_detach_leaves_it() -> None:
     assert memory.view_session(session).state == "Terminated"
 
 
+def time_out(memory: InMemoryTransport, session: Session) -> None:
+    """Let a session time out whose process has died."""
+    memory.silence(session)
+    memory.advance(61)
+    memory.silence(session, silent=False)
+
+
 def test_open_resumes_what_a_dead_process_left_if_it_is_asked_to() -> None:
     client, memory = memory_client()
     died = client.open("thread-42", user_id="u1", state={"n": 1}, resume=True)
     assert died.local_state == "Active"  # a new one
-    memory.silence(died)
-    memory.advance(61)
-    memory.silence(died, silent=False)
+    time_out(memory, died)
     assert other_client(memory).open("thread-42", user_id="u1").local_state == "Timeout"
     opened = [other_client(memory).open("thread-42", user_id="u1", resume=True) for _ in range(2)]
     assert [(each.session_id, each.local_state) for each in opened] == [(died.session_id, "Active")] * 2
     assert opened[0].state == {"n": 1}
 
     async def open_later() -> str | None:
-        memory.silence(opened[0])
-        memory.advance(61)
-        memory.silence(opened[0], silent=False)
+        time_out(memory, opened[0])
         session = await AsyncSessionClient.wrap(client).open("thread-42", user_id="u1", resume=True)
         return session.local_state
 
@@ -138,9 +141,7 @@ def test_open_resumes_what_a_dead_process_left_if_it_is_asked_to() -> None:
 def test_of_two_that_resume_at_once_one_does_and_the_other_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     client, memory = memory_client()
     died = client.open("thread-42", user_id="u1")
-    memory.silence(died)
-    memory.advance(61)
-    memory.silence(died, silent=False)
+    time_out(memory, died)
     resume, faster = Lifecycle.resume, list[str | None]()
 
     def resume_late(self: Lifecycle, *args: Any) -> Any:
@@ -157,9 +158,7 @@ def test_of_two_that_resume_at_once_one_does_and_the_other_goes_on(monkeypatch: 
 def test_a_session_that_cannot_be_resumed_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     client, memory = memory_client()
     died = client.open("thread-42", user_id="u1")
-    memory.silence(died)
-    memory.advance(61)
-    memory.silence(died, silent=False)
+    time_out(memory, died)
 
     def refuse(*_args: Any) -> Any:
         raise Rejected("session_resumed", "phase_order", "not now")

@@ -1,6 +1,6 @@
 """Resuming a run although reads are late: the processor shows an event only if it is waited for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
 import pytest
@@ -97,10 +97,20 @@ class OvertakenRuns(MemoryRuns):
         return calls
 
 
-def test_a_step_whose_beginning_is_refused_begins_once_the_run_goes_on() -> None:
+def in_a_step(run: Run, send: Callable[[str], str]) -> list[str]:
+    return [run.step("send", send, "x")]
+
+
+def in_a_list(run: Run, send: Callable[[str], str]) -> list[str]:
+    return [send(item) for item in run.items(["x"], name="letters")]
+
+
+@pytest.mark.parametrize(("work", "once_it_is_complete"), [(in_a_step, ["sent"]), (in_a_list, [])])
+def test_a_step_whose_beginning_is_refused_begins_once_the_run_goes_on(
+    work: Callable[[Run, Callable[[str], str]], list[str]], once_it_is_complete: list[str]
+) -> None:
     """A refused attempt that went on left a completed run without its step."""
     sent: list[str] = []
-
     life, memory = Life(None), InMemoryTransport()
 
     def die(value: str) -> str:
@@ -118,16 +128,18 @@ def test_a_step_whose_beginning_is_refused_begins_once_the_run_goes_on() -> None
 
     def work_until_killed() -> None:
         with pytest.raises(Killed), session.run("report", run_id="r") as run:
-            run.step("send", send, "x")
+            work(run, send)
 
     copy_context().run(work_until_killed)  # a killed process leaves none
     ports = ports._replace(runs=OvertakenRuns(memory))
     with SessionClient(tenant_id="acme", service_id="service", agent_id="second", ports=ports) as second:
         again = second.attach(session.session_id)
-        for _ in range(2):
-            with again.run("report", run_id="r", resume=True) as run:
-                run.result = run.step("send", send, "x")
-            assert run.result == "sent"
+        with again.run("report", run_id="r", resume=True) as run:
+            run.result = work(run, send)
+        assert run.result == ["sent"]
+        with again.run("report", run_id="r", resume=True) as run:
+            assert work(run, send) == once_it_is_complete
+        assert run.result == ["sent"]
     assert sent == ["x"]
     refused = [judged.event.envelope.event_type for judged in memory.rejections()]
     assert refused == ["run_running", "step_started"]

@@ -249,13 +249,19 @@ def test_a_partition_that_stays_is_open_all_along_and_answers_readers_after_a_co
     asyncio.run(story())
 
 
+async def opened_owner(bench: OwnerBench, recovery: FakeRecovery) -> PartitionOwner:
+    """Return the owner of partition 0 once it is open."""
+    bench.assignment.take_assignment([0])
+    owner = bench.assignment.owners[0]
+    recovery.gate.release()
+    await bench.seen(lambda: owner.is_open)
+    return owner
+
+
 def test_ticks_that_wait_confirm_a_partition_that_stays(recovery: FakeRecovery) -> None:
     async def story() -> None:
         bench = OwnerBench(partitions=1, commit_interval_ms=0)
-        bench.assignment.take_assignment([0])
-        owner = bench.assignment.owners[0]
-        recovery.gate.release()
-        await bench.seen(lambda: owner.is_open)
+        owner = await opened_owner(bench, recovery)
         for offset in range(2):
             owner.offer_records(offset, [LogRecord(offset, 1_000, None, TICK)])
             await bench.seen(lambda offset=offset: owner.position.next_offset > offset)  # type: ignore[misc]
@@ -271,10 +277,7 @@ def test_ticks_that_wait_confirm_a_partition_that_stays(recovery: FakeRecovery) 
 def test_who_waits_for_the_end_of_the_log_waits_for_no_transaction_of_ticks(recovery: FakeRecovery) -> None:
     async def story() -> None:
         bench = OwnerBench(partitions=1, commit_interval_ms=0)
-        bench.assignment.take_assignment([0])
-        owner = bench.assignment.owners[0]
-        recovery.gate.release()
-        await bench.seen(lambda: owner.is_open)
+        owner = await opened_owner(bench, recovery)
         owner.offer_records(0, [LogRecord(0, 1_000, None, TICK)])
         assert await owner.wait_until_folded(1, 60)
         waiting = asyncio.create_task(owner.wait_until_folded(2, 60))
