@@ -24,13 +24,21 @@ class TakeOverRig:
         self._pipeline.start_processor()
         self.errors: list[Exception] = []
 
-    def client(self, agent_id: str, service_id: str = "billing", heartbeat_interval_s: float = 5.0) -> SessionClient:
+    def client(
+        self,
+        agent_id: str,
+        service_id: str = "billing",
+        heartbeat_interval_s: float = 5.0,
+        poll_interval_s: float = 5.0,
+    ) -> SessionClient:
         settings = self._pipeline.client_settings(self._folder, agent_id)
         return SessionClient(
             tenant_id=TENANT,
             service_id=service_id,
             agent_id=agent_id,
-            settings=settings.model_copy(update={"heartbeat_interval_s": heartbeat_interval_s}),
+            settings=settings.model_copy(
+                update={"heartbeat_interval_s": heartbeat_interval_s, "poll_interval_s": poll_interval_s}
+            ),
             on_error=self.errors.append,
         )
 
@@ -88,11 +96,12 @@ def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
 def test_a_copied_process_loses_no_event_silently(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> None:
     rig = TakeOverRig(kafka, processes, tmp_path)
     # A heartbeat of the first process would have the number of a copy's event: a second conflict.
-    interval_s = 600.0
+    # A poll would find the copy by the number of its events, perhaps before one is lost.
+    interval_s, never = 600.0, 0.0
     limits = brief_limits(budget_ms=round(interval_s) * 1_000 * HEARTBEATS_PER_BUDGET)
     with (
-        rig.client("first", heartbeat_interval_s=interval_s) as first,
-        rig.client("copy", heartbeat_interval_s=interval_s) as copy,
+        rig.client("first", heartbeat_interval_s=interval_s, poll_interval_s=never) as first,
+        rig.client("copy", heartbeat_interval_s=interval_s, poll_interval_s=never) as copy,
     ):
         copy.core.sequences._producer_id = first.producer_id  # as in a copied virtual machine
         session = first.session(user_id="u", limits=limits)

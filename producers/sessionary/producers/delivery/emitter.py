@@ -45,6 +45,7 @@ class ProducerSequence:
     __slots__ = (
         "_changed",
         "_forget",
+        "_former",
         "_position",
         "_settled",
         "data_classes",
@@ -64,7 +65,8 @@ class ProducerSequence:
         self.data_classes: tuple[DataClass, ...] = ()
         self.lock = RLock()
         self._changed = changed or Condition()
-        self._settled = 0  # receipts so far
+        self._former = 0  # numbers given out under former producer ids
+        self._settled = 0  # receipts so far, of all ids
         self._position: tuple[int, int] | None = None
         self._forget: Callable[[], None] | None = None  # once the last event of an ended session is settled
 
@@ -75,8 +77,8 @@ class ProducerSequence:
     def renew_producer(self) -> None:
         """Continue with a new producer id, from number 1. Hold `lock`."""
         with self._changed:
-            self._settled -= self.last  # receipts of earlier events are still awaited
-            self.producer_id, self.last, self._position = new_producer_id(), 0, None
+            self._former += self.last  # their receipts are still awaited
+            self.producer_id, self.last = new_producer_id(), 0
 
     def on_receipt(self, receipt: Receipt) -> None:
         """Take an event's receipt; every number has one. Called on any thread."""
@@ -97,7 +99,7 @@ class ProducerSequence:
 
     def _forget_settled(self) -> None:
         with self._changed:
-            if self._settled < self.last:
+            if self._settled < self._former + self.last:
                 return
             forget, self._forget = self._forget, None
         if forget is not None:
@@ -109,17 +111,16 @@ class ProducerSequence:
         Returns partition and offset of the last one whose position in the log is known, or None.
         Raises `Unavailable`.
         """
-        last = self.last
         with self._changed:
-            if not self._changed.wait_for(lambda: self._settled >= last, timeout_s):
-                raise Unavailable(f"{last - self._settled} events of the session are not delivered yet", 1.0)
+            sent = self._former + self.last  # a new producer id meanwhile changes nothing
+            if not self._changed.wait_for(lambda: self._settled >= sent, timeout_s):
+                raise Unavailable(f"{sent - self._settled} events of the session are not delivered yet", 1.0)
             return self._position
 
     def settled_position(self) -> tuple[int, int] | None:
         """Return partition and offset of the last event, or None while one is on its way."""
-        last = self.last
         with self._changed:
-            return self._position if self._settled >= last else None
+            return self._position if self._settled >= self._former + self.last else None
 
 
 class SequenceRegistry:

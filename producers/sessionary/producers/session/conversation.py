@@ -308,7 +308,7 @@ class Questions:
         view = core.fetch_view(place)
         is_open = view.question is not None and view.question.question_id == asking.question_id
         if not is_open or view.epoch != core.emitter.epoch:
-            self._adopt(view, asking.question_id)
+            self._adopt(view, asking.question_id, None if sent is None else sent.producer_id)
         if is_open:
             return None
         if (answer := _find_answer(view.answers, asking.question_id)) is not None:
@@ -347,13 +347,13 @@ class Questions:
             raise SessionEnded(f"session {core.session_id} ended ({view.reason_code}) before a person answered")
         return True if view.question is None else None
 
-    def _adopt(self, view: SessionView, question_id: str) -> None:
-        """Adopt a record, unless another thread has done so since. Raises `SessionFenced`."""
+    def _adopt(self, view: SessionView, question_id: str, sender: str | None = None) -> None:
+        """Adopt a record, unless another thread has done so since. Raises as `adopt_view`."""
         core = self._core
         with core.lock_then_notify():
             known = core.view.question
             if known is not None and known.question_id == question_id:
-                core.adopt_view(view)
+                core.adopt_view(view, sender)
 
 
 def _find_answer(answers: Sequence[Answer], question_id: str) -> Answer | None:

@@ -302,7 +302,7 @@ class SessionCore:
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, event_id: str | None = None
     ) -> PendingVerdict:
         """Send an event whose position in the log will be asked for; other verbs need not wait."""
-        pending = PendingVerdict("emit", EVENT_TYPES[type(payload)], self.view.local_state)
+        pending = PendingVerdict("emit", EVENT_TYPES[type(payload)], self.view.local_state, self.emitter.producer_id)
         pending.event_id = self.send_event(payload, fields, pending.on_receipt, event_id)
         return pending
 
@@ -415,6 +415,7 @@ class SessionCore:
         up. `attaches`: a process that has sent nothing yet waits for what others have sent: one
         that died may have left events in the spool, or in the log.
         """
+        sender = self.emitter.producer_id
         try:
             view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
         except SessionLost:
@@ -422,16 +423,19 @@ class SessionCore:
             raise
         with self.lock_then_notify():
             if self.view.departures == departures:
-                self.adopt_view(view)
+                self.adopt_view(view, sender)
         return view
 
-    def adopt_view(self, view: SessionView) -> None:
-        """Adopt the processor's record. In `lock_then_notify` only. Raises
-        `SessionFenced`.
+    def adopt_view(self, view: SessionView, sender: str | None = None) -> None:
+        """Adopt the processor's record. In `lock_then_notify` only. Raises `SessionFenced`.
+
+        `sender`: the producer id of the event whose verdict the record has; None: today's.
         """
         known, emitter = self.view, self.emitter
-        if view.verdict is not None and view.verdict.reason == "producer_conflict":
-            self.note_finding(self.renew_producer(), raised=False)  # another process was found to use our id
+        is_conflict = view.verdict is not None and view.verdict.reason == "producer_conflict"
+        # Another process was found to use our id, or one that we had before a poll found it too.
+        if is_conflict and emitter.last_seq and sender in (None, emitter.producer_id):
+            self.note_finding(self.renew_producer(), raised=False)
         if known.is_holder and view.holder not in (None, emitter.producer_id):
             known.detached = True
             self.beats.stop()

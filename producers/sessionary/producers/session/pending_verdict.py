@@ -19,10 +19,12 @@ FollowVerdict = Callable[[float], bool]
 class PendingVerdict:
     """An event that was sent in state `local_state`, and whose verdict the agent waits for."""
 
-    def __init__(self, verb: str, event_type: str, local_state: str) -> None:
+    def __init__(self, verb: str, event_type: str, local_state: str, producer_id: str | None = None) -> None:
+        """`producer_id`: the event's, if the session may get another one."""
         self.verb = verb
         self.event_type = event_type
         self.local_state = local_state
+        self.producer_id = producer_id
         self.adopted = False  # a waiting call has brought the session up to date with the verdict
         self.event_id = ""
         self._receipt: Receipt | None = None

@@ -107,7 +107,7 @@ class Turn:
             raise
         with core.lock_then_notify():
             if view.departures == departures:
-                core.adopt_view(judged)
+                core.adopt_view(judged, sent.producer_id)
             if rejection is not None and view.local_state == "Active":
                 view.phase = WAITING  # no heartbeats of this process for the turn of another one
                 core.set_state("Active")

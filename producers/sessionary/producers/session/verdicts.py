@@ -48,7 +48,8 @@ class Verdicts:
             view.bars = NO_BARS  # the verdict decides, and the state with it
             for payload in payloads[:-1]:
                 core.send_event(payload, fields)
-            pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])], view.local_state)
+            awaited = EVENT_TYPES[type(payloads[-1])]
+            pending = PendingVerdict(verb, awaited, view.local_state, core.emitter.producer_id)
             pending.event_id = core.send_event(payloads[-1], fields, pending.on_receipt)
             view.pending, view.followed = pending, None
             view.detached = False
@@ -69,7 +70,7 @@ class Verdicts:
         with core.lock_then_notify():
             if known.pending is pending:
                 known.pending, pending.adopted = None, True
-                core.adopt_view(view)
+                core.adopt_view(view, pending.producer_id)
                 if is_reached and pending.continues_snapshot and view.snapshot_state_json is not None:
                     known.state_json = view.snapshot_state_json
             elif not pending.adopted:

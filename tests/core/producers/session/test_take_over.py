@@ -1,12 +1,15 @@
 """Clients that take a session over, judged by the processor's own fold."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from sessionary.producers import (
     AsyncSessionClient,
+    EventRejected,
     ProducerConflict,
     ProducerSettings,
     Rejected,
@@ -14,11 +17,35 @@ from sessionary.producers import (
     SessionEnded,
     SessionFenced,
 )
-from sessionary.producers.ports import KnownSession, SessionChanges, SessionView, Verdict
+from sessionary.producers.ports import KnownSession, OnReceipt, OutRecord, SessionChanges, SessionView, Verdict
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.events import SessionTakenOver
 from sessionary.stream_processors.core.sequencing import IDS_KEPT
 from tests.core.producers.judged_memory import JudgedMemory
+from tests.support.waiting import wait_until
+
+
+class HeldReceipts(JudgedMemory):
+    """Judges events at once, and while `hold` is set keeps their receipts until `deliver`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hold = False
+        self._held: list[Callable[[], None]] = []
+
+    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        """Judge a record; its receipt may be kept."""
+        if not self.hold or on_receipt is None:
+            super().send(record, on_receipt)
+            return
+        super().send(record, lambda receipt: self._held.append(partial(on_receipt, receipt)))
+
+    def deliver(self) -> None:
+        """Give the receipts that were kept, in their order."""
+        held, self._held = self._held, []
+        for give in held:
+            give()
+
 
 SETTINGS = ProducerSettings.from_env({})
 
@@ -241,6 +268,37 @@ def test_a_copied_process_that_is_far_behind_is_reported_by_its_next_poll_withou
     session.activity("work")
     assert kafka.outcomes[-1] == "applied"
     assert len(errors) == 1
+
+
+def test_a_poll_that_finds_a_copied_process_while_another_call_waits_for_it_disturbs_nothing() -> None:
+    kafka, errors = HeldReceipts(), list[Exception]()
+    first, _ = kafka.client()
+    second = kafka.polling_client(on_error=errors.append)
+    second.core.producer_id = second.core.sequences._producer_id = first.producer_id  # as in a copied virtual machine
+    session = first.session(user_id="u")
+    shared = second.attach(session.session_id)
+    session.activity("work")
+    session.activity("more work")
+    kafka.hold = True
+    shared.activity("lost")
+    with ThreadPoolExecutor() as pool:
+        judged = pool.submit(shared.sync)
+        waiting = shared.core.emitter._sequence._changed
+        wait_until(lambda: bool(waiting._waiters), 10, "the call to wait")  # type: ignore[attr-defined]
+        second.core.watch.poll_now()
+        kafka.deliver()
+        view = judged.result(10)
+    assert view.verdict is not None
+    assert view.verdict.reason == "producer_conflict"
+    shared.sync()
+    assert [type(error) for error in errors] == [ProducerConflict, EventRejected]
+    shared.activity("work")
+    assert kafka.outcomes[-1] == "applied"
+    kafka.deliver()
+    view = shared.sync()
+    assert view.verdict is not None
+    assert view.verdict.applied
+    assert len(errors) == 2
 
 
 def test_a_process_whose_events_are_judged_while_it_polls_keeps_its_id() -> None:

@@ -101,24 +101,28 @@ def test_a_call_at_a_low_rate_runs_little_code(
 ) -> None:
     """Code that was not used for milliseconds is cold: each function costs a call about 2 µs."""
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)  # other tests load it
-    scene, called = open_scene(), list[str]()
+    scene, calls = open_scene(), list[list[str]]()
 
     def note_call(frame: FrameType, what: str, _argument: object) -> None:
         if what == "call":
-            called.append(frame.f_code.co_name)
+            calls[-1].append(frame.f_code.co_name)
 
     for _ in range(5):
         scene.session.activity("tool", "x" * 300)
     former = sys.getprofile()
     gc.disable()  # a collection would run the finalizers of what other tests left, in this thread
     try:
-        sys.setprofile(note_call)
-        scene.session.activity("tool", "x" * 300)
+        for _ in range(5):  # now and then one of them wakes the sender, or begins a file
+            calls.append([])
+            sys.setprofile(note_call)
+            scene.session.activity("tool", "x" * 300)
+            sys.setprofile(former)
     finally:
         sys.setprofile(former)
         gc.enable()
-    assert called[0] == "activity"
-    assert len(called) <= 18, called
+    usual = sorted(calls, key=len)[2]
+    assert usual[0] == "activity"
+    assert len(usual) <= 18, " ".join(usual)
 
 
 def test_a_heartbeat_never_overtakes_an_event(open_scene: Callable[[], Scene]) -> None:
