@@ -26,6 +26,7 @@ from sessionary.schemas.limits import (
     TRANSACTION_MS,
     TRANSACTIONS_MAX,
 )
+from sessionary.schemas.snapshots import STATE_LEVELS_MAX
 from sessionary.stream_processors.core.session.migration import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES
 
@@ -140,6 +141,10 @@ contents of the last snapshots (`snapshot_created`) are kept in the same way. `s
 makes the content of one of these, or of the head of the chain, the next version. For another
 snapshot of the session it brings the content in `state_json`. Any other target is rejected as
 `unknown_snapshot`.
+
+A content, and the state of a snapshot, is a JSON object: any other text, or one that is nested more
+than {STATE_LEVELS_MAX} levels deep, is rejected as `invalid_value`. The end of a session applies without
+such a snapshot.
 
 | event | the transaction is | after it | rejected as |
 |---|---|---|---|

@@ -19,7 +19,7 @@ from tests.auditor.decoding import (
 from tests.auditor.migration_model import MIGRATION_TYPES, is_fenced_again, is_prepared
 from tests.auditor.pause_model import PauseModel
 from tests.auditor.people_model import by_operator, is_unheard
-from tests.auditor.point_model import check_transaction, check_version, overdue, restored
+from tests.auditor.point_model import check_content, check_transaction, overdue, restored
 from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
     DEFAULTS,
@@ -343,7 +343,7 @@ class PartitionOracle(PauseModel):
             case "session_terminated":
                 self.terminate_session(key, row, fields)
             case "state_updated":
-                check_version(row, fields)
+                check_content(row, fields)
                 row["version"], row["state_json"] = row["version"] + 1, fields["state_json"]
                 row["phase"] = "waiting" if is_waiting(row) else "processing"
             case "snapshot_created":

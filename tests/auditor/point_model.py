@@ -1,6 +1,7 @@
 """The oracle's model of points to go back to: checkpoints, snapshots, transactions."""
 
 from tests.auditor.decoding import Rejection, Row
+from tests.auditor.snapshot_model import check_state
 
 KEPT, KEPT_CHARACTERS = 16, 262_144
 OPEN_MAX, OPEN_MS = 128, 3_600_000
@@ -47,6 +48,12 @@ def check_version(row: Row, fields: Row) -> None:
         raise Rejection("version_conflict")
 
 
+def check_content(row: Row, fields: Row) -> None:
+    """Raise `Rejection` unless an event makes the next version, of a state."""
+    check_version(row, fields)
+    check_state(fields["state_json"])
+
+
 def restored(row: Row, known: Row | None, fields: Row) -> str:
     """Return the content to which a session goes back, or raise `Rejection`."""
     check_version(row, fields)
@@ -56,6 +63,7 @@ def restored(row: Row, known: Row | None, fields: Row) -> str:
         return str(found[fields["snapshot_id"]])
     if fields.get("state_json") is None or fields["snapshot_id"] not in row["snapshot_ids"]:
         raise Rejection("unknown_snapshot")
+    check_state(fields["state_json"])
     return str(fields["state_json"])
 
 
@@ -77,4 +85,4 @@ def check_transaction(row: Row, kind: str, fields: Row, now: int) -> None:
     if name not in known:
         raise Rejection("unknown_transaction")
     if kind == "txn_committed":
-        check_version(row, fields)
+        check_content(row, fields)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.auditor.decoding import Rejection, Row
 
+_LEVELS_MAX = 500
 _TOLD = ("context", "conversation_id", "turn", "messages", "total_tokens", "tool", "resources", "metadata")
 
 
@@ -42,11 +43,30 @@ def unfold(snapshot: Row, head: Row | None) -> Row:
         raise Rejection("broken_chain")
     try:
         whole = _whole(snapshot, head)
-        if digest(whole) == snapshot["content_hash"]:
-            return whole
+        if digest(whole) != snapshot["content_hash"]:
+            raise Rejection("hash_mismatch")
     except (ValueError, LookupError, TypeError, OSError, EOFError):
-        pass
-    raise Rejection("hash_mismatch")
+        raise Rejection("hash_mismatch") from None
+    check_state(whole["state_json"])
+    return whole
+
+
+def check_state(text: str) -> None:
+    """Raise `Rejection` unless a text is a JSON object, nested no deeper than the rules allow."""
+    try:
+        state = json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        raise Rejection("invalid_value") from None
+    level, depth = [state], 0
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [part for each in level for part in (each.values() if isinstance(each, dict) else each)]
+    if not isinstance(state, dict) or depth > _LEVELS_MAX:
+        raise Rejection("invalid_value")
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(name)
 
 
 def digest(snapshot: Row) -> str:

@@ -353,6 +353,7 @@ class RecordFuzzer:
         """Return a record that was small while it was compressed."""
         size, agent = self._random.choice(_LARGE_BYTES), self._random.choice((self._pick_agent(), self._crowd))
         text, key = self._random.choice("x\0é") * size, agent.key.encoded()
+        state = text if text[0] == "\0" else f'{{"a":"{text}"}}'  # or no JSON
         self._queue.clear()
         chance = self._random.choice((0, 1, 2, 3, 3, 3, 4, 5, 6, 7))
         if chance == 0:
@@ -362,10 +363,10 @@ class RecordFuzzer:
         if chance == 2:
             agent = self._new_agent()
             key = agent.key.encoded()
-            self._send(agent, "session_created", {"limits": SHORT, "snapshot": snapshot("large", text)})
+            self._send(agent, "session_created", {"limits": SHORT, "snapshot": snapshot("large", state)})
         elif chance == 3:
             agent, key = self._crowd, self._crowd.key.encoded()  # mostly too large for its row
-            self._send(agent, "state_updated", {"state_json": "é" * self._random.choice(_CONTENT_CHARS)})
+            self._send(agent, "state_updated", {"state_json": f'{{"a":"{"é" * self._random.choice(_CONTENT_CHARS)}"}}'})
         elif chance == 4:
             self._send(agent, "session_errored", {"error": ErrorInfo("retryable", text, text)})
         elif chance == 5:
@@ -373,7 +374,7 @@ class RecordFuzzer:
         elif chance == 6:
             self._send(agent, "session_started", event_id=text)
         else:
-            self._send(agent, "snapshot_created", {"snapshot": snapshot("large", text, context=text)})
+            self._send(agent, "snapshot_created", {"snapshot": snapshot("large", state, context=text)})
         self._recent.pop()  # too costly to repeat
         return self._queue.popleft()
 

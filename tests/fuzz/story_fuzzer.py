@@ -36,7 +36,7 @@ _REPLAYED_SHARE = 0.01
 _REPLAYED: list[tuple[str, str | bytes | None]] = [(REPLAYED_FROM, b'"events:0:1"')]
 _TOO_LARGE_CHARS, _TOO_LARGE_SHARE = 2_200_000, 0.05
 _UNHEARD_SHARE, _LATE_FROM = 0.1, 0.99  # of the verdicts on what waits; those on what was granted
-_LARGE_TEXT = '"' + "é" * 3_000 + '"'  # kept apart from its row
+_LARGE_TEXT = '{"a":"' + "é" * 3_000 + '"}'  # kept apart from its row
 
 
 class StoryFuzzer(RecordFuzzer):

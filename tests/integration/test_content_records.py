@@ -22,7 +22,7 @@ from tests.support import read_topic
 from tests.support.judges import JUDGE
 from tests.support.reading import Stored
 
-STATE_JSON = '"' + 200_000 * "a" + '"'
+STATE_JSON = '{"a":"' + 200_000 * "a" + '"}'
 BATCHES = 10
 
 

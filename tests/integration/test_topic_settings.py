@@ -63,7 +63,7 @@ def test_what_exceeds_1_mib_passes_through_a_broker_with_kafkas_default_sizes(ka
     """The row of the longest content, and an error whose text is longer than any may be."""
     agent, sender = Agent(), Sender(kafka)
     text = base64.b64encode(random.Random(1).randbytes(825_000)).decode()  # which compression makes no shorter
-    content = json.dumps(text[: VALUE_BYTES_MAX - 2])
+    content = json.dumps({"a": text[: VALUE_BYTES_MAX - 9]})
     sender.send(*agent.start(), agent.event(StateUpdated(1, 2, content)))
     sender.send(agent.event(SessionErrored(ErrorInfo("fatal", "LargeError", text))))
     sender.flush()

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from sessionary.schemas.ids import snapshot_hash
 from sessionary.schemas.snapshots import (
     COMPRESSED_ABOVE,
+    STATE_LEVELS_MAX,
     WHOLE_EVERY,
     SnapshotCorrupt,
     content_size,
     examine_chain,
+    find_state_fault,
     read_chain,
     read_snapshot,
     stored_snapshot,
@@ -252,3 +254,33 @@ def test_a_damaged_one_is_reported_and_the_last_good_one_found() -> None:
 def test_a_form_of_a_later_release_is_named() -> None:
     assert corrupt(make(1, {})._replace(compression="zstd")) == "invalid_value"
     assert corrupt(make(1, {})._replace(encoding="delta", state_json="[]")) == "broken_chain"
+
+
+DEEP = f'{{"a":{"[" * 499}{"]" * 499}}}'
+
+
+@pytest.mark.parametrize("text", ["{}", ' {"a": 1.5e300}\n', '{"ä":"\\ud800"}', DEEP, f'{{"a":"{"[" * 900}"}}'])
+def test_a_json_object_is_a_state(text: str) -> None:
+    assert find_state_fault(text) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "[1]", "3", "null", '"x"', "{x}", "{} {}", '{"a":NaN}', '{"a":-Infinity}', f'{{"a":{"9" * 5_000}}}'],
+)
+def test_another_text_is_no_state(text: str) -> None:
+    assert find_state_fault(text) == "is not a JSON object, such as {}"
+
+
+@pytest.mark.parametrize(
+    "text", [DEEP.replace("[]", "[{}]"), '["\\"",' * 600, "[" * 600 + '"\\"' * 100_001, '{"a":' * 200_000]
+)
+def test_a_text_that_is_nested_too_deep_is_not_read(text: str) -> None:
+    """Reading it would fail at another depth in another process."""
+    assert find_state_fault(text) == f"is nested more than {STATE_LEVELS_MAX} levels deep"
+
+
+@given(STATES)
+@settings(max_examples=50)
+def test_what_a_client_writes_is_a_state(state: dict[str, Any]) -> None:
+    assert find_state_fault(dump(state)) == ""

@@ -42,7 +42,7 @@ from sessionary.producers.session.runs import RecordedReads, Runs
 from sessionary.producers.session.transaction import Transaction, roll_back_session
 from sessionary.producers.session.turn import Turn
 from sessionary.producers.session.updates import AgentGroup, Updates
-from sessionary.producers.session.view import parsed_state
+from sessionary.producers.session.view import WITH_STATE, check_given_state, parsed_state
 from sessionary.producers.verdicts.local_checks import check_access, check_progress
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
 from sessionary.schemas.types import (
@@ -456,9 +456,9 @@ class Session:
 
         Raises:
             Invalid: A value does not fit the event's schema or is out of bounds (a negative count,
-                a name of more than 256 characters), the event is larger than 1 MiB,
-                `occurred_at` has no timezone or lies outside these years, or the event says that an
-                operator sends it.
+                a name of more than 256 characters), a state is no JSON object, the event is larger
+                than 1 MiB, `occurred_at` has no timezone or lies outside these years, or the event
+                says that an operator sends it.
             BoundReached: The event would begin a step or an artifact for which the run or the
                 session has no room.
             QueueFull: Under delivery policy `block` there was no room in time.
@@ -469,6 +469,8 @@ class Session:
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
+        if type(payload) in WITH_STATE:
+            check_given_state(payload)
         return self.core.send_event(
             payload, envelope_fields(metadata, None if occurred_at is None else epoch_us(occurred_at))
         )

@@ -34,7 +34,18 @@ from sessionary.producers.verdicts.local_checks import (
     find_objection,
 )
 from sessionary.producers.verdicts.session_watch import SentEvents
-from sessionary.schemas.events import EVENT_TYPES, Payload, ToolCallResolved
+from sessionary.schemas.events import (
+    EVENT_TYPES,
+    Payload,
+    SessionCreated,
+    SessionPaused,
+    SessionRolledBack,
+    SessionTerminated,
+    SnapshotCreated,
+    StateUpdated,
+    ToolCallResolved,
+    TxnCommitted,
+)
 from sessionary.schemas.ids import content_hash, snapshot_id_of
 from sessionary.schemas.types import Answer, Limits, Phase, Question, Snapshot, SnapshotMessage, ToolExecution
 
@@ -64,6 +75,30 @@ def parsed_state(text: str) -> dict[str, Json]:
     if not isinstance(state, dict):
         raise Invalid("invalid_value", f"state is a JSON {type(state).__name__}, not an object")
     return state
+
+
+WITH_STATE: Final[frozenset[type[Payload]]] = frozenset(
+    {
+        *(SessionCreated, SessionPaused, SessionTerminated, SnapshotCreated),
+        *(SessionRolledBack, StateUpdated, TxnCommitted),
+    }
+)
+"""Events that carry a state, some of them in a snapshot."""
+
+
+def check_given_state(payload: Payload) -> None:
+    """Raise `Invalid` if an event of `WITH_STATE` has a state that is no JSON object.
+
+    Of a snapshot that is a delta or compressed, the processor finds it.
+    """
+    from sessionary.schemas.snapshots import find_state_fault  # rarely needed
+
+    text, name = getattr(payload, "state_json", None), "state_json"
+    snapshot = getattr(payload, "snapshot", None)
+    if isinstance(snapshot, Snapshot) and (snapshot.encoding, snapshot.compression) == ("full", "none"):
+        text, name = snapshot.state_json, f"the state of snapshot {snapshot.snapshot_id}"
+    if isinstance(text, str) and (fault := find_state_fault(text)):
+        raise Invalid("invalid_value", f"{EVENT_TYPES[type(payload)]}: {name} {fault}")
 
 
 def full_snapshot(state_json: str, schema_version: int, parent: str | None, snapshot_id: str | None = None) -> Snapshot:

@@ -19,7 +19,7 @@ from tests.support.signing import with_signature
 
 BOUND = PartitionSettings("t", 1).output_bytes_max
 SESSIONS = 60
-STATE_JSON = '"' + 200_000 * "a" + '"'
+STATE_JSON = '{"a":"' + 200_000 * "a" + '"}'
 ROW_BYTES = 2 * len(STATE_JSON)  # content and snapshot
 JOB = processor_job(ProcessorSettings(partitions=1))
 

@@ -114,7 +114,7 @@ def test_a_record_that_cannot_be_decoded_counts_no_more_once_a_later_one_replace
 ) -> None:
     rig = StoreRig()
     agent = EventFactory("s1")
-    created = agent.event_bytes("session_created", snapshot=snapshot("first", "1"))
+    created = agent.event_bytes("session_created", snapshot=snapshot("first", '{"n":1}'))
     rig.fold_records([LogRecord(0, START_MS, agent.key.encoded(), created)])
     torn = [ChangelogEntry(entry.key, UNREADABLE, None) for entry in rig.changelog]
     store = open_changelog([*torn, *rig.changelog], monkeypatch)
@@ -150,7 +150,7 @@ def folded_sessions() -> StoreRig:
     rig = StoreRig()
     for number in range(SESSIONS):
         agent = EventFactory(f"s{number}")
-        created = agent.event_bytes("session_created", snapshot=snapshot("first", "1" * 2_000))
+        created = agent.event_bytes("session_created", snapshot=snapshot("first", f'{{"n":"{"1" * 2_000}"}}'))
         rig.fold_records([LogRecord(number, START_MS + number, agent.key.encoded(), created)])
     return rig
 

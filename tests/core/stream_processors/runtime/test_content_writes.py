@@ -24,7 +24,7 @@ from tests.core.store_rig import JOB, StoreRig
 from tests.support.event_factory import TICK, EventFactory, snapshot, snapshot_id
 
 BEATS = 5_000
-STATE_JSON = '"' + 200_000 * "a" + '"'
+STATE_JSON = '{"a":"' + 200_000 * "a" + '"}'
 BYTES_MAX = 8_000_000
 SNAPSHOT = snapshot("first", STATE_JSON)
 FORMER = 2 * bytes.fromhex(snapshot_id("first")[5:])  # the range of ids before the head

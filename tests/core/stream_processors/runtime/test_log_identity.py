@@ -122,7 +122,7 @@ def test_rows_without_a_position_halt_the_partition(recovery: FakeRecovery, monk
     store = MemoryStore(JOB.row_codec)
     rig = StoreRig(store)
     agent = EventFactory("s1")
-    created = agent.event_bytes("session_created", snapshot=snapshot("first", "1"))
+    created = agent.event_bytes("session_created", snapshot=snapshot("first", '{"n":1}'))
     rig.fold_records([LogRecord(0, START_MS, agent.key.encoded(), created)])
 
     async def story() -> None:

@@ -227,7 +227,8 @@ def test_bytes_by_layer_are_those_on_the_shelf(store: Store) -> None:
         offset += 1
 
     for agent in agents:
-        fold(agent, "session_created", snapshot=snapshot("first", "1" * (2_000 if agent is agents[0] else 1)))
+        digits = "1" * (2_000 if agent is agents[0] else 1)
+        fold(agent, "session_created", snapshot=snapshot("first", f'{{"a":{digits}}}'))
     fold(agents[1], "session_start_failed")
     followed = dict(store.rows.layer_bytes)
     assert list(store.rows.due_rows()), "counts again"

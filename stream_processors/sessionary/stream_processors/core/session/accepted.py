@@ -29,6 +29,7 @@ from sessionary.schemas.limits import (
     inactivity_budget_ms,
 )
 from sessionary.schemas.records import CheckpointState, SessionState
+from sessionary.schemas.snapshots import find_state_fault
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import FencedBeats, OpenTransaction
 from sessionary.stream_processors.core.children.checkpoint import find_snapshot
@@ -105,6 +106,8 @@ def _update_content(state: SessionState, payload: StateUpdated, now_ms: int) -> 
         return objection
     if len(payload.state_json.encode()) > STATE_BYTES_MAX:
         return Objection("state_too_large", f"a state above {STATE_BYTES_MAX} bytes goes by reference")
+    if fault := find_state_fault(payload.state_json):
+        return Objection("invalid_value", f"state_json {fault}")
     return ContentUpdated(payload.new_version, payload.state_json, now_ms)
 
 
@@ -126,6 +129,8 @@ def roll_back(state: SessionState, event: Event, arrival: SessionArrival) -> Con
         return Objection("unknown_snapshot", f"snapshot {payload.snapshot_id} is none of the session's last ones")
     if len(text.encode()) > STATE_BYTES_MAX:
         return Objection("state_too_large", f"a state above {STATE_BYTES_MAX} bytes goes by reference")
+    if source and (fault := find_state_fault(text)):
+        return Objection("invalid_value", f"state_json {fault}")
     reason = f"version {payload.new_version} has the content of snapshot {payload.snapshot_id}{source}"
     if payload.reason:
         reason += f": {payload.reason}"

@@ -13,7 +13,7 @@ from typing import Final
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import SNAPSHOT_NUMBERS, snapshot_hash, snapshot_id_of, snapshot_number
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.snapshots import SnapshotCorrupt, whole_snapshot
+from sessionary.schemas.snapshots import SnapshotCorrupt, find_state_fault, whole_snapshot
 from sessionary.schemas.types import Snapshot
 from sessionary.stream_processors.core.family import object_to_snapshot_id
 from sessionary.stream_processors.core.judge import Objection
@@ -29,21 +29,19 @@ _WRONG_HASH: Final = "is not that of its content"
 def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> SessionFact | Objection:
     """Return the fact with its whole snapshot, or an objection to that.
 
-    A snapshot follows the head of the session's chain, has an id that is new in the session, and
-    has the hash of its content. The end of a session applies without a snapshot that is wrong:
-    otherwise no event could end it.
+    A snapshot follows the head of the session's chain, has an id that is new in the session, the
+    hash of its content, and a JSON object as its state. The end of a session applies without a
+    snapshot that is wrong: otherwise no event could end it.
     """
     if not isinstance(fact, (SnapshotTaken, Transitioned)) or fact.snapshot is None:
         return fact
     head = row.snapshot
     objection = _object_to_chain(fact.snapshot, head.snapshot_id) or _object_to_id(fact.snapshot, row)
     if objection is None:
-        try:
-            whole = whole_snapshot(fact.snapshot, head)
-        except SnapshotCorrupt as corrupt:
-            objection = Objection(corrupt.reason, corrupt.detail)
-        else:
+        whole = _whole_snapshot(fact.snapshot, head)
+        if isinstance(whole, Snapshot):
             return fact if whole is fact.snapshot else fact._replace(snapshot=whole)
+        objection = whole
     if isinstance(fact, Transitioned) and fact.transition.target == "Terminated":
         reason = f"{fact.reason}{_LEFT_OUT}{objection.detail}"
         return fact._replace(snapshot=None, reason=reason)
@@ -66,10 +64,18 @@ def first_snapshot(payload: SessionCreated) -> Snapshot | Objection:
         return objection
     if parent is not None and parent != payload.restored_from_snapshot_id:
         return _chain_objection(snapshot, payload.restored_from_snapshot_id)
+    return _whole_snapshot(snapshot, None)
+
+
+def _whole_snapshot(snapshot: Snapshot, head: Snapshot | None) -> Snapshot | Objection:
+    """Return a snapshot with its whole content, which is a state, or the objection to it."""
     try:
-        return whole_snapshot(snapshot, None)
+        whole = whole_snapshot(snapshot, head)
     except SnapshotCorrupt as corrupt:
         return Objection(corrupt.reason, corrupt.detail)
+    if fault := find_state_fault(whole.state_json):
+        return Objection("invalid_value", f"the state of snapshot {whole.snapshot_id} {fault}")
+    return whole
 
 
 def _object_to_chain(snapshot: Snapshot, head: str | None) -> Objection | None:

@@ -6,6 +6,7 @@ import pytest
 
 from sessionary.schemas.ids import content_hash, successor_id
 from sessionary.schemas.retention import compliance_tags, retention_of
+from sessionary.schemas.snapshots import stored_snapshot
 from sessionary.schemas.types import Candidate, DataClass
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory, snapshot, snapshot_id
@@ -154,3 +155,63 @@ def test_no_event_gives_a_session_the_text_of_another_ones_id(
     assert rig.send(agent, "session_created", external_id=text, parent_session_id=parent) == outcome
     if outcome != "applied":
         assert agent.key.encoded() not in rig.fold.rows
+
+
+NO_STATES = ["[1]", "3", "null", '"x"', "{x}", "", '{"a":NaN}']
+
+
+@pytest.mark.parametrize("text", NO_STATES)
+@pytest.mark.parametrize("event_type", ["state_updated", "txn_committed", "session_rolled_back"])
+def test_content_that_is_no_json_object_is_rejected_and_kept(event_type: str, text: str) -> None:
+    rig, agent = active_rig()
+    if event_type == "txn_committed":
+        assert rig.send(agent, "txn_begun", transaction_id="t") == "applied"
+    fields = {"transaction_id": "t"} if event_type == "txn_committed" else {}
+    if event_type == "session_rolled_back":  # of this one the processor knows only the id
+        for number in range(20):
+            assert rig.send(agent, "snapshot_created", snapshot=snapshot(f"s{number}")) == "applied"
+    before = rig.row_of(agent)
+    sent = agent.event_bytes(event_type, state_json=text, **fields)
+    assert rig.append(agent.key.encoded(), sent) == "rejected invalid_value"
+    after = rig.row_of(agent)
+    kept = after.state_json, after.version, after.snapshot, after.transactions
+    assert kept == (before.state_json, before.version, before.snapshot, before.transactions)
+    (line,) = rig.last_audits()
+    assert line.reason == "state_json is not a JSON object, such as {}"
+    ((_, letter),) = rig.outcomes[-1].records_on("rejected")
+    assert letter.value == sent
+    assert rig.send(agent, event_type, state_json="{}", **fields) == "applied"
+    assert rig.row_of(agent).state_json == "{}"
+
+
+@pytest.mark.parametrize("text", NO_STATES)
+@pytest.mark.parametrize("event_type", ["session_created", "snapshot_created", "session_paused"])
+def test_a_snapshot_whose_state_is_no_json_object_is_rejected(event_type: str, text: str) -> None:
+    rig, agent = OracleRig(), EventFactory()
+    if event_type != "session_created":
+        rig.start(agent)
+    assert rig.send(agent, event_type, snapshot=snapshot("next", text)) == "rejected invalid_value"
+    detail = f"the state of snapshot {snapshot_id('next')} is not a JSON object, such as {{}}"
+    assert rig.last_audits()[0].reason == detail
+    assert rig.send(agent, event_type, snapshot=snapshot("next", "{}")) == "applied"
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_session_ends_without_a_snapshot_whose_state_is_no_json_object(compression: str) -> None:
+    rig, agent = active_rig()
+    bad = snapshot("last", f'["{"x" * 5_000 * (compression == "gzip")}"]', "first")
+    stored = stored_snapshot(bad, None)
+    assert stored.compression == compression
+    assert rig.send(agent, "session_terminated", snapshot=stored, message="done") == "applied"
+    assert rig.row_of(agent).snapshot.snapshot_id == snapshot_id("first")
+    assert (rig.last_audits()[0].reason or "").endswith(f"{bad.snapshot_id} is not a JSON object, such as {{}}")
+
+
+def test_a_delta_that_leaves_no_json_object_is_rejected() -> None:
+    rig, agent = active_rig()
+    patch = '[{"op":"replace","path":"/state","value":[1]}]'
+    whole = snapshot("next", "[1]", "first")
+    assert rig.send(agent, "snapshot_created", snapshot=whole._replace(encoding="delta", state_json=patch)) == (
+        "rejected invalid_value"
+    )
+    assert rig.row_of(agent).snapshot.snapshot_id == snapshot_id("first")

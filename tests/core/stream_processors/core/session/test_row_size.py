@@ -35,8 +35,14 @@ from tests.support.event_factory import EventFactory, snapshot
 
 FORMER_LIMIT = 4 << 20  # the changelog topic's, before rows had one of their own
 LONG_ID = "x" * 1_200_000
-MUCH = "m" * 3_000_000
-TOO_MUCH = "m" * 4_200_000
+
+
+def filled(size: int) -> str:
+    """Return a state of so many bytes."""
+    return f'{{"a":"{"s" * (size - 8)}"}}'
+
+
+MUCH, TOO_MUCH = filled(3_000_000), filled(4_200_000)
 
 Story = Callable[[FoldRig, EventFactory], str]
 
@@ -62,8 +68,8 @@ def end_with_large_snapshot(rig: FoldRig, agent: EventFactory) -> str:
 
 def update_state_beside_large_snapshot(rig: FoldRig, agent: EventFactory) -> str:
     rig.start(agent)
-    assert rig.send(agent, "snapshot_created", snapshot=snapshot("later", "s" * 3_900_000)) == "applied"
-    return rig.send(agent, "state_updated", state_json="s" * 1_000_000)
+    assert rig.send(agent, "snapshot_created", snapshot=snapshot("later", filled(3_900_000))) == "applied"
+    return rig.send(agent, "state_updated", state_json=filled(1_000_000))
 
 
 def fill_beyond_its_gap(rig: FoldRig, agent: EventFactory) -> str:
@@ -127,10 +133,10 @@ def fill_row(rig: FoldRig, agent: EventFactory, beyond: int = 0) -> str:
     for _ in range(40):  # so that the ledger keeps no more ids and offsets with each event
         assert rig.send(agent, "session_activity") == "applied"
     size = 3_000_000
-    assert rig.send(agent, "snapshot_created", snapshot=snapshot("later", "s" * size)) == "applied"
+    assert rig.send(agent, "snapshot_created", snapshot=snapshot("later", filled(size))) == "applied"
     room = ROW_BYTES_MAX - rig.row_bytes(agent) if type(rig) is FoldRig else 12
     size += room - 12  # the row keeps the id of the one before, too, as a range
-    return rig.send(agent, "snapshot_created", snapshot=snapshot("after", "s" * (size + beyond)))
+    return rig.send(agent, "snapshot_created", snapshot=snapshot("after", filled(size + beyond)))
 
 
 def test_a_row_may_have_exactly_the_limit() -> None:

@@ -173,7 +173,7 @@ def test_the_processors_own_id_is_below_the_head(numbers: Sequence[int], made: i
 def test_a_delta_that_makes_the_row_too_large_is_rejected() -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent, snapshot=FIRST)
-    huge = make(2, '"' + "x" * 7_000_000 + '"', FIRST)
+    huge = make(2, '{"a":"' + "x" * 7_000_000 + '"}', FIRST)
     packed = stored_snapshot(huge, FIRST)
     assert len(packed.body or b"") < 10_000
     assert rig.send(agent, "snapshot_created", snapshot=packed) == "rejected state_too_large"
