@@ -166,7 +166,7 @@ def test_content_that_is_no_json_object_is_rejected_and_kept(event_type: str, te
     rig, agent = active_rig()
     if event_type == "txn_committed":
         assert rig.send(agent, "txn_begun", transaction_id="t") == "applied"
-    fields = {"transaction_id": "t"} if event_type == "txn_committed" else {}
+    fields: dict[str, Any] = {"transaction_id": "t"} if event_type == "txn_committed" else {}
     if event_type == "session_rolled_back":  # of this one the processor knows only the id
         for number in range(20):
             assert rig.send(agent, "snapshot_created", snapshot=snapshot(f"s{number}")) == "applied"
