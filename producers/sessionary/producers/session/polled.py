@@ -81,7 +81,7 @@ class PolledSession:
         if change.rejections:  # not reported again, so that it must count although a verb runs
             view.bars = NO_BARS  # the rejected event may have led to the known state
             if view.chain is not None:
-                view.chain.hear_rejections(change.rejections)
+                view.chain.hear_rejections(change.rejections, change.snapshot_id)
         is_raised = change.epoch is not None and change.epoch > emitter.epoch
         if not self._core.lock.acquire_within(_PATIENCE_S if is_raised else 0):
             return None  # a verb holds it, or the next poll finds it again

@@ -140,7 +140,8 @@ class SnapshotChain:
         self._resources: deque[AccessedResource] = deque(maxlen=_RESOURCES_MAX)
         self._deltas = 0  # since the last whole one
         self._refused: list[_Sent] = []
-        self._heard: deque[Rejection] = deque(maxlen=_SENT_MAX)  # by polls, and not acted on yet
+        # By polls, and not acted on yet: rejections, and the head after them, if it is known.
+        self._heard: deque[tuple[Sequence[Rejection], str | None]] = deque(maxlen=_SENT_MAX)
 
     def note_message(self, role: str, text: str, tokens: int | None) -> None:
         """Note that a message was appended to the conversation."""
@@ -251,9 +252,9 @@ class SnapshotChain:
         self.unjudged = [*self.unjudged, _Sent(event_id, whole, fields, is_again)][-_SENT_MAX:]
         return stored.snapshot_id
 
-    def hear_rejections(self, rejections: Sequence[Rejection]) -> None:
-        """Take the rejections that a poll reports. Needs no lock."""
-        self._heard.extend(rejections)
+    def hear_rejections(self, rejections: Sequence[Rejection], head: str | None) -> None:
+        """Take the rejections that a poll reports, and the head's id then. Needs no lock."""
+        self._heard.append((rejections, head))
 
     def forget_judged(self, event_ids: Collection[str]) -> None:
         """Forget the snapshots that are judged, unless some are still to be taken again."""
@@ -262,8 +263,11 @@ class SnapshotChain:
         judged = [place for place, sent in enumerate(self.unjudged, 1) if sent.event_id in event_ids]
         del self.unjudged[: max(judged, default=0)]  # those before were judged before
 
-    def _learn_rejections(self, rejections: Sequence[Rejection]) -> None:
-        """Note which snapshots the processor has rejected: those after them follow no head."""
+    def _learn_rejections(self, rejections: Sequence[Rejection], head: str | None) -> None:
+        """Note which snapshots the processor has rejected: those after them follow no head.
+
+        The next one follows `head`, which may be another process's; None: the last one before them.
+        """
         reasons = {rejection.event_id: rejection.reason for rejection in rejections}
         place = next((place for place, sent in enumerate(self.unjudged) if sent.event_id in reasons), None)
         if place is None:
@@ -273,7 +277,7 @@ class SnapshotChain:
         if "snapshot_exists" in reasons.values():
             view.renew_snapshot_ids()
         if view.snapshot_id in {sent.whole.snapshot_id for sent in gone}:
-            view.snapshot_id = gone[0].whole.parent_snapshot_id
+            view.snapshot_id = head or gone[0].whole.parent_snapshot_id
         self._refused += [
             sent for sent in gone if not sent.is_again and reasons.get(sent.event_id, "broken_chain") in _TAKEN_AGAIN
         ]
@@ -281,7 +285,7 @@ class SnapshotChain:
 
     def adopt_head(self, view: SessionView) -> None:
         """Adopt the head as the processor has it."""
-        self._learn_rejections(view.rejections)
+        self._learn_rejections(view.rejections, view.snapshot_id)
         if not self._refused:
             self.open_call = _open_call(view.head_tool)
 
@@ -297,9 +301,9 @@ class SnapshotChain:
         """
         view = self._core.view
         if self._heard:
-            heard = list(self._heard)
-            self._heard.clear()
-            self._learn_rejections(heard)
+            heard = [self._heard.popleft() for _ in range(len(self._heard))]
+            rejections = [rejection for reported, _ in heard for rejection in reported]
+            self._learn_rejections(rejections, heard[-1][1])
         while self._refused:
             whole, fields = self._refused[0].whole, self._refused[0].fields
             again = whole._replace(snapshot_id=next(view.snapshot_ids), parent_snapshot_id=view.snapshot_id)

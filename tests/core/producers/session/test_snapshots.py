@@ -13,6 +13,7 @@ import pytest
 
 from sessionary.producers import (
     AsyncSessionClient,
+    EventRejected,
     Invalid,
     Limits,
     ProducerSettings,
@@ -394,6 +395,34 @@ def test_an_id_that_the_session_has_is_refused_and_the_snapshot_taken_again() ->
         search_papers("c")
     assert "snapshot_exists" in {judged.reason for judged in memory.rejections()}
     assert sides(chain_of(memory)) == [None, None, *["before", "succeeded"] * 3, None]
+
+
+def test_two_processes_of_a_session_adopt_each_others_head_after_a_refusal() -> None:
+    """The refusal is told, and what was refused is taken again: no call of `sync` is needed."""
+    client, memory = memory_client()
+    told: list[EventRejected] = []
+    other_client, _ = memory_client(agent_id="two", memory=memory, on_rejected=told.append)
+    with client, other_client, client.session(user_id="u") as session:
+        session.snapshot()
+        other = other_client.attach(session.session_id)
+        theirs = other.snapshot()
+        ours = session.snapshot()  # follows no head
+        memory.advance(30)  # a poll
+        assert memory.find_row(session).snapshot.snapshot_id == theirs
+        last = session.snapshot()
+        assert memory.find_row(session).snapshot.snapshot_id == last
+        lost = [other.snapshot(), other.snapshot()]
+        memory.advance(30)
+        assert [(each.event_type, each.reason) for each in told] == [("snapshot_created", "broken_chain")] * 2
+        assert memory.find_row(session).snapshot.snapshot_id == last
+        theirs_again = other.snapshot()
+        assert memory.find_row(session).snapshot.snapshot_id == theirs_again
+        memory.advance(30)
+        session.sync()
+    assert [judged.reason for judged in memory.rejections()] == ["broken_chain"] * 3
+    ids = [each.snapshot_id for each in chain_of(memory)]
+    assert len(ids) == 1 + 1 + 1 + 2 + 3 + 1, "each that was refused was taken again, once"
+    assert not {ours, *lost} & set(ids)
 
 
 def test_a_delta_is_small_and_each_tenth_snapshot_is_whole() -> None:
