@@ -1,6 +1,8 @@
 """A session told as a trace, what it accessed, and its line of descent, in the real engine."""
 
+import contextlib
 import json
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.producers import Retry, Session, SessionClient, current_session, tool
+from sessionary.infra.cli.commands.sessions.lookup import fetch_line
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.producers import Rejected, Retry, Session, SessionClient, current_session, tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.integration.test_run_views import Runs
+from tests.integration.test_view_ranges import rows_read
 from tests.support.aged_rows import AgedRows
 from tests.support.memory_rows import insert_memory
-from tests.support.pipelines import set_environment
+from tests.support.pipelines import run_sql, set_environment
 
 _LINE = "session_id, root_session_id, depth"
 
@@ -244,3 +249,46 @@ def test_a_line_of_very_many_sessions_leaves_the_others_their_lines(
         assert run(["session", "show", session.session_id, "--json"]) == 0
         shown = json.loads(capfd.readouterr().out)["lineage"]
         assert [(row["session_id"], row["depth"]) for row in shown] == line
+
+
+class CountingClient(ClickHouseClient):
+    """Notes how many rows each query reads."""
+
+    def __init__(self, settings: ClickHouseSettings) -> None:
+        super().__init__(settings)
+        self.reads: list[int] = []
+
+    def fetch_rows(self, sql: str, **parameters: str | int | float | None) -> list[Row]:
+        text = re.sub(r"\bFROM (history|rejected)\b", rf"FROM {self.database}.\1", sql)
+        for name, value in parameters.items():
+            text = text.replace(f"{{{name}:String}}", f"'{value}'")
+        self.reads.append(rows_read(self._settings, text))
+        return super().fetch_rows(sql, **parameters)
+
+
+def test_a_line_of_descent_reads_each_of_its_sessions_once_and_no_others_rejections(
+    tables: ClickHouseSettings, memory: InMemoryTransport, client: SessionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first creation that was rejected says nothing of the session's parent."""
+    first_id = str(uuid.uuid4())
+    with client:
+        with monkeypatch.context() as patched, contextlib.suppress(Rejected):
+            patched.setattr("sessionary.producers.session.polled.canonical_json", lambda state: "[1]")
+            client.create(user_id="u1", session_id=first_id, parent=str(uuid.uuid4()))
+        first = client.create(user_id="u1", session_id=first_id)
+        second = client.create(user_id="u1", parent=first_id)
+        last = client.create(user_id="u1", parent=second.session_id)
+    assert [(each.event_type, each.reason) for each in memory.rejections()] == [("session_created", "invalid_value")]
+    insert_memory(tables, memory)
+    run_sql(
+        tables,
+        f"INSERT INTO {tables.clickhouse_database}.rejected (reason, source_topic, source_partition, source_offset, "
+        "appended_at, retain_until, personal_expires) SELECT 'late', 'events', 0, 1000 + number, now64(6), "
+        "now64(6) + INTERVAL 9 DAY, now() + INTERVAL 9 DAY FROM numbers(200000)",
+    )
+    source = CountingClient(tables)
+    line = fetch_line(source, "acme", last.session_id)
+    ids = [first.session_id, second.session_id, last.session_id]
+    assert [(row["session_id"], row["parent_session_id"]) for row in line] == [*zip(ids, [None, *ids], strict=False)]
+    assert len(source.reads) == 3
+    assert max(source.reads) < 50_000, source.reads

@@ -224,16 +224,25 @@ def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> 
 
 
 _LINE_SESSIONS_MAX: Final = 100
-# As `v_lineage` has it, of one session.
+# As `v_lineage` has it, of one session: of all rejections only those of its first events are read.
 _CREATED: Final = """
+WITH first_events AS
+(
+    SELECT appended_at, session_id, parent_session_id, restored_from_snapshot_id, source_partition, source_offset
+    FROM history FINAL
+    WHERE tenant_id = {tenant:String} AND session_id = {session:String}
+        AND event_type = 'session_created' AND decode_error = ''
+)
 SELECT min(appended_at) AS time, session_id,
     nullIf(argMin(ifNull(parent_session_id, ''), source_offset), '') AS parent_session_id,
     nullIf(argMin(ifNull(restored_from_snapshot_id, ''), source_offset), '') AS snapshot_id
-FROM history FINAL
-WHERE tenant_id = {tenant:String} AND session_id = {session:String}
-    AND event_type = 'session_created' AND decode_error = ''
-    AND (source_partition, source_offset, appended_at) NOT IN
-        (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM rejected)
+FROM first_events
+WHERE (source_partition, source_offset, appended_at) NOT IN
+    (
+        SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC')
+        FROM rejected
+        WHERE (source_partition, source_offset) IN (SELECT source_partition, source_offset FROM first_events)
+    )
 GROUP BY session_id
 """
 
