@@ -101,8 +101,8 @@ class SessionBeats:
             awaited = self._view.pending or self._view.followed
             if awaited is None:
                 emitter.emit_heartbeat()
-            elif awaited.is_in_log:
-                emitter.emit_heartbeat(epoch=emitter.epoch + 1)
+            elif awaited.is_in_log:  # another thread may have adopted the verdict's epoch already
+                emitter.emit_heartbeat(epoch=max(awaited.epoch + 1, emitter.epoch))
             return True
         finally:
             emitter.lock.release()
@@ -311,6 +311,7 @@ class SessionCore:
         for phase in phases:
             self.send_event(SessionPhaseChanged(phase), fields)
             self.view.phase = phase
+            self.view.changes += 1
 
     def keep_rejection(self, event_id: str, reason: RejectionReason) -> None:
         """Do not notify `on_rejected` of an event: the caller acts on its rejection."""
@@ -324,6 +325,7 @@ class SessionCore:
         """
         view = self.view
         view.local_state = state
+        view.changes += 1
         view.is_held = view.is_held and state == "Paused"
         view.question = view.question if state == "Paused" else None
         view.update_bars(committed=committed)
@@ -343,6 +345,7 @@ class SessionCore:
         with self.lock:
             self.view.detached = True
             self.view.departures += 1
+            self.view.changes += 1
             self.beats.stop()
 
     def abandon(self) -> None:
@@ -413,18 +416,24 @@ class SessionCore:
 
         `departures`: their number when the caller began. A call may continue after its caller gave
         up. `attaches`: a process that has sent nothing yet waits for what others have sent: one
-        that died may have left events in the spool, or in the log.
+        that died may have left events in the spool, or in the log. Asks again if another thread
+        changed the session meanwhile: the answer may be older than that.
         """
-        sender = self.emitter.producer_id
-        try:
-            view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
-        except SessionLost:
-            self.view.lost = True
-            raise
-        with self.lock_then_notify():
-            if self.view.departures == departures:
-                self.adopt_view(view, sender)
-        return view
+        known = self.view
+        deadline_s = time.monotonic() + self.services.verdict_timeout_s
+        while True:
+            changes, sender = known.changes, self.emitter.producer_id
+            try:
+                view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
+            except SessionLost:
+                known.lost = True
+                raise
+            with self.lock_then_notify():
+                if known.departures == departures and known.changes == changes:
+                    self.adopt_view(view, sender)
+                    return view
+            if known.departures != departures or time.monotonic() >= deadline_s:
+                return view
 
     def adopt_view(self, view: SessionView, sender: str | None = None) -> None:
         """Adopt the processor's record. In `lock_then_notify` only. Raises `SessionFenced`.
@@ -432,6 +441,8 @@ class SessionCore:
         `sender`: the producer id of the event whose verdict the record has; None: today's.
         """
         known, emitter = self.view, self.emitter
+        if known.fenced_by is not None and view.epoch < known.fenced_by[1]:
+            known.require_held()  # a poll has found a later holder meanwhile
         is_conflict = view.verdict is not None and view.verdict.reason == "producer_conflict"
         # Another process was found to use our id, or one that we had before a poll found it too.
         if is_conflict and emitter.last_seq and sender in (None, emitter.producer_id):
@@ -470,7 +481,6 @@ class SessionCore:
         """Continue with a separate producer id; return the finding. Hold the lock."""
         shared = self.emitter.producer_id
         self.emitter.renew_producer()
-        self.view.is_holder = False  # the holder of the two is unknown
         return ProducerConflict(self.session_id, shared)
 
     def lose(self) -> None:
@@ -519,6 +529,7 @@ class SessionCore:
         """Let all verbs raise from now on; return what they raise. Hold the lock."""
         moved_to = None if owner_service == self.emitter.service_id else owner_service
         self.view.fenced_by = holder, epoch, moved_to
+        self.view.changes += 1
         return SessionFenced(self.session_id, *self.view.fenced_by)
 
     def _note_fenced(self, holder: str, epoch: int, owner_service: str) -> SessionFenced:
