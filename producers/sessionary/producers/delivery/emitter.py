@@ -72,7 +72,9 @@ class ProducerSequence:
 
     def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
         """Add classes of the session. Events carry them from now on."""
-        self.data_classes = tuple(dict.fromkeys((*self.data_classes, *data_classes)))
+        added = tuple(data_classes)
+        with self._changed:  # several objects of one session may add some
+            self.data_classes = tuple(dict.fromkeys((*self.data_classes, *added)))
 
     def renew_producer(self) -> None:
         """Continue with a new producer id, from number 1. Hold `lock`."""

@@ -452,7 +452,7 @@ class SessionCore:
             self.beats.stop()
             raise self._note_fenced(f"{view.holder}", view.epoch, view.owner_service)
         known.followed = None
-        known.fenced_by = None if known.stopped is None else known.fenced_by
+        known.unfence()
         self._note_view(view)
         emitter.epoch = view.epoch
         emitter.add_data_classes(view.data_classes)

@@ -157,10 +157,11 @@ class Turn:
         core = self._core
         if core.emitter.is_of_parent:  # which ends it
             return
-        core.services.calls.end_turn(core.session_id)
         try:
             self._send_end()
         except Exception as failure:  # of any kind: the caller must see what the body raised
             if error is None:
                 raise
             core.services.on_error(failure)
+        finally:  # not before: another thread's turn would be sent before the end of this one
+            core.services.calls.end_turn(core.session_id)

@@ -258,6 +258,12 @@ class LocalView:
         self.stopped = stopped
         self.fenced_by = "", 0, None  # verbs look at it first
 
+    def unfence(self) -> None:
+        """Let verbs go on again, unless they were stopped, perhaps at this moment."""
+        self.fenced_by = None
+        if self.stopped is not None:
+            self.fenced_by = "", 0, None
+
     def update_bars(self, *, committed: bool) -> None:
         """Find the events that are certain to be rejected in a state that was entered."""
         if committed:

@@ -5,14 +5,25 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-from sessionary.producers import ProducerConflict, QueueFull, Session, SessionClient, SessionFenced
+from sessionary.producers import (
+    ProducerConflict,
+    ProducerError,
+    QueueFull,
+    Session,
+    SessionClient,
+    SessionFenced,
+    TaskStopped,
+)
+from sessionary.producers.context.call_counts import SessionCalls
+from sessionary.producers.delivery.emitter import ProducerSequence
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
+from sessionary.producers.session.view import LocalView
 from sessionary.schemas.codec import Decoder, Event
-from sessionary.schemas.types import Rejection
+from sessionary.schemas.types import DataClass, Rejection
 from tests.core.producers.judged_memory import HeldReceipts, JudgedMemory, LateAnswers
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -81,6 +92,19 @@ def test_an_answer_to_sync_from_before_a_take_over_lets_no_verb_go_on() -> None:
         session.activity("work")
 
 
+def test_a_record_from_before_a_take_over_that_a_poll_has_found_is_not_adopted() -> None:
+    kafka = JudgedMemory()
+    client = kafka.polling_client(on_fenced=lambda fenced: None)
+    session = client.session(user_id="u")
+    before = kafka.fetch_session(session.session_id, None, 0.0)
+    kafka.client(agent_id="agent-2")[0].attach(session.session_id, take_over=True)
+    client.core.watch.poll_now()
+    with pytest.raises(SessionFenced), session.core.lock_then_notify():
+        session.core.adopt_view(before)
+    with pytest.raises(SessionFenced):
+        session.activity("work")
+
+
 def test_a_verdict_on_a_turn_from_before_an_update_does_not_take_the_update_back() -> None:
     kafka = LateAnswers()
     session = kafka.client()[0].session(user_id="u", state={"n": 1})
@@ -92,6 +116,59 @@ def test_a_verdict_on_a_turn_from_before_an_update_does_not_take_the_update_back
     turn.__exit__(None, None, None)
     session.update_state({"n": 3})
     assert kafka.outcomes[-1] == "applied"
+
+
+class _WatchedTurns(JudgedMemory):
+    """Notes whether a turn could begin in this process while an event on phases is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: SessionCalls | None = None
+        self.may_begin: list[bool] = []
+
+    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        if record.event_type == "session_phase_changed" and self.calls is not None:
+            self.may_begin.append(self.calls.open_turn(record.session_id))
+        super().send(record, on_receipt)
+
+
+def test_a_turn_of_another_thread_does_not_begin_before_the_end_of_this_one_is_sent() -> None:
+    kafka = _WatchedTurns()
+    session = kafka.client()[0].session(user_id="u")
+    kafka.calls = session.core.services.calls
+    with session.turn():
+        pass
+    with session.turn():
+        pass
+    assert kafka.may_begin == [False] * 4
+
+
+class _StoppedMeanwhile(LocalView):
+    """A view that another thread stops once it was read that it is not stopped."""
+
+    __slots__ = ()
+
+    @property
+    def stopped(self) -> Callable[[], ProducerError] | None:  # type: ignore[override]
+        """Why verbs raise."""
+        stopped = LocalView.stopped.__get__(self)  # type: ignore[attr-defined]
+        if stopped is None:
+            self.stop(lambda: TaskStopped("t-1", "cancelled"))
+        return stopped  # type: ignore[no-any-return]
+
+    @stopped.setter
+    def stopped(self, value: Callable[[], ProducerError] | None) -> None:
+        LocalView.stopped.__set__(self, value)  # type: ignore[attr-defined]
+
+
+def test_verbs_of_a_task_that_is_stopped_while_a_record_is_adopted_raise() -> None:
+    session = JudgedMemory().client()[0].session(user_id="u")
+    record = session.sync()
+    session.core.view.__class__ = _StoppedMeanwhile
+    with session.core.lock_then_notify():
+        session.core.adopt_view(record)
+    with pytest.raises(TaskStopped):
+        session.activity("work")
 
 
 def test_a_verdict_from_before_an_agents_registration_does_not_forget_the_agent() -> None:
@@ -240,6 +317,18 @@ def test_a_new_producer_id_that_a_poll_takes_during_a_take_over_does_not_fence_t
     taken.activity("work")
     assert kafka.outcomes[-1] == "applied"
     assert copy.core.emitter.producer_id != original.producer_id
+
+
+def test_data_classes_that_two_objects_of_a_session_add_at_once_are_all_added() -> None:
+    sequence = ProducerSequence("p")
+
+    def add_meanwhile() -> Iterator[DataClass]:
+        sequence.add_data_classes(["medical"])
+        yield "financial"
+
+    added: Any = add_meanwhile()
+    sequence.add_data_classes(added)
+    assert set(sequence.data_classes) == {"medical", "financial"}
 
 
 # Snapshots
