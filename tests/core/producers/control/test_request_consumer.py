@@ -283,7 +283,7 @@ class _DeliveredMeanwhile(OpenRequest):
     _delivered = False
 
     @property
-    def delivered(self) -> bool:  # type: ignore[override]
+    def delivered(self) -> bool:
         """Whether the answer is in the log."""
         before, give, self.give = self._delivered, self.give, None
         if give is not None:

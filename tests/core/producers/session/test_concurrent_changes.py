@@ -143,22 +143,25 @@ def test_a_turn_of_another_thread_does_not_begin_before_the_end_of_this_one_is_s
     assert kafka.may_begin == [False] * 4
 
 
+_STOPPED: Any = vars(LocalView)["stopped"]
+
+
 class _StoppedMeanwhile(LocalView):
     """A view that another thread stops once it was read that it is not stopped."""
 
     __slots__ = ()
 
     @property
-    def stopped(self) -> Callable[[], ProducerError] | None:  # type: ignore[override]
+    def stopped(self) -> Callable[[], ProducerError] | None:
         """Why verbs raise."""
-        stopped = LocalView.stopped.__get__(self)  # type: ignore[attr-defined]
+        stopped: Callable[[], ProducerError] | None = _STOPPED.__get__(self)
         if stopped is None:
             self.stop(lambda: TaskStopped("t-1", "cancelled"))
-        return stopped  # type: ignore[no-any-return]
+        return stopped
 
     @stopped.setter
     def stopped(self, value: Callable[[], ProducerError] | None) -> None:
-        LocalView.stopped.__set__(self, value)  # type: ignore[attr-defined]
+        _STOPPED.__set__(self, value)
 
 
 def test_verbs_of_a_task_that_is_stopped_while_a_record_is_adopted_raise() -> None:
