@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import count
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
@@ -207,6 +208,13 @@ class SharedServices(NamedTuple):
     answers: CallAnswers | None = None  # of the session that is replayed; None: calls are made
 
 
+class Read(NamedTuple):
+    """A question about a session: how often the session was changed here before, and a number."""
+
+    changes: int
+    number: int
+
+
 class SessionCore:
     """One session as its collaborators use it. Thread-safe.
 
@@ -219,7 +227,18 @@ class SessionCore:
         update_lock: With agents, one update waits for the verdict on the other.
     """
 
-    __slots__ = ("__weakref__", "_pending_findings", "beats", "emitter", "lock", "services", "update_lock", "view")
+    __slots__ = (
+        "__weakref__",
+        "_adopted_read",
+        "_pending_findings",
+        "_reads",
+        "beats",
+        "emitter",
+        "lock",
+        "services",
+        "update_lock",
+        "view",
+    )
 
     def __init__(self, view: LocalView, services: SharedServices, is_alive: IsAlive | None = None) -> None:
         """`is_alive`: of the thread or task that the heartbeats end with, if there is one."""
@@ -229,6 +248,7 @@ class SessionCore:
         self.beats = SessionBeats(view, services.heartbeats, services.watch, services.heartbeat_interval_s, is_alive)
         self.update_lock = Lock()
         self._pending_findings: list[tuple[ProducerError, bool]] = []  # findings, and whether a verb raises them
+        self._reads, self._adopted_read = count(1), 0
 
     @property
     def session_id(self) -> str:
@@ -422,18 +442,34 @@ class SessionCore:
         known = self.view
         deadline_s = time.monotonic() + self.services.verdict_timeout_s
         while True:
-            changes, sender = known.changes, self.emitter.producer_id
+            read, sender = self.begin_read(), self.emitter.producer_id
             try:
                 view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
             except SessionLost:
                 known.lost = True
                 raise
             with self.lock_then_notify():
-                if known.departures == departures and known.changes == changes:
-                    self.adopt_view(view, sender)
+                is_left = known.departures != departures
+                if is_left or self.adopt_read(view, read, sender) or time.monotonic() >= deadline_s:
                     return view
-            if known.departures != departures or time.monotonic() >= deadline_s:
-                return view
+
+    def begin_read(self) -> Read:
+        """Note that a question is about to be asked, whose answer may be adopted."""
+        return Read(self.view.changes, next(self._reads))
+
+    def adopt_read(self, view: SessionView, read: Read, sender: str) -> bool:
+        """Adopt an answer, unless one to a later question was adopted: that was no older.
+
+        Returns False, and adopts nothing, if the session was changed here since the question. In
+        `lock_then_notify` only. Raises as `adopt_view`.
+        """
+        known = self.view
+        if known.changes != read.changes:
+            return False
+        if read.number > self._adopted_read:
+            self.adopt_view(view, sender)
+            known.changes, self._adopted_read = read.changes, read.number  # nothing was changed here
+        return True
 
     def adopt_view(self, view: SessionView, sender: str | None = None) -> None:
         """Adopt the processor's record. In `lock_then_notify` only. Raises `SessionFenced`.

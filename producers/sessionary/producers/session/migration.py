@@ -204,7 +204,10 @@ class Migration:
         self.hold(pending.producer_id)
 
     def hold(self, producer_id: str | None) -> None:
-        """Hold the session, and beat for it if it is Active: this process accepted it, with that id."""
+        """Hold the session, and beat for it if it is Active: this process accepted it.
+
+        `producer_id`: the one with which it did.
+        """
         view = self._core.view
         with self._core.lock:
             view.held_as, view.detached = producer_id, False

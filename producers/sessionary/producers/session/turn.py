@@ -94,12 +94,12 @@ class Turn:
         """Ask the processor for the turn; return its number."""
         core, view = self._core, self._core.view
         with core.lock:
-            departures = view.departures
+            departures, producer_id = view.departures, core.emitter.producer_id
             self._require_active()
             sent = core.send_awaited(SessionPhaseChanged("processing"), self._fields)
             view.phase = "processing"
             core.set_state(view.local_state)  # heartbeats, from before the verdict on
-            changes = view.changes
+            read = core.begin_read()
         if core.services.runs is None:  # a client that is turned off has no processor
             return 1
         try:
@@ -108,9 +108,7 @@ class Turn:
             self._take_back()
             raise
         with core.lock_then_notify():
-            is_outdated = view.departures == departures and view.changes != changes
-            if view.changes == changes:
-                core.adopt_view(judged, sent.producer_id)
+            is_outdated = view.departures == departures and not core.adopt_read(judged, read, producer_id)
         if is_outdated:  # another thread has changed the session meanwhile
             with suppress(Unavailable):
                 core.sync(departures)

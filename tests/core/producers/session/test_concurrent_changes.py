@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @contextmanager
 def late_answer(kafka: LateAnswers, call: Callable[[], T]) -> Iterator[Future[T]]:
-    """Call on another thread; while the answer to its first question is on its way, the block runs."""
+    """Call on another thread; the block runs while the first answer to it is on its way."""
     kafka.hold_answer()
     with ThreadPoolExecutor(1) as pool:
         called = pool.submit(call)
@@ -76,6 +76,17 @@ def test_an_answer_to_sync_from_before_a_resume_does_not_lead_back_to_the_pause(
     assert (session.local_state, session.epoch) == ("Active", 2)
     session.activity("work")
     assert kafka.outcomes[-1] == "applied"
+
+
+def test_an_answer_to_an_earlier_sync_does_not_take_back_what_a_later_one_read() -> None:
+    kafka = LateAnswers()
+    session = kafka.client()[0].session(user_id="u", state={"n": 1})
+    other = kafka.client(agent_id="agent-2")[0].attach(session.session_id)
+    with late_answer(kafka, session.sync) as synced:
+        other.update_state({"n": 2})
+        assert session.sync().version == 2
+    assert synced.result(PATIENCE_S).version == 1  # it is not asked again: threads that sync do not hinder each other
+    assert (session.version, session.state) == (2, {"n": 2})
 
 
 def test_an_answer_to_sync_from_before_a_take_over_lets_no_verb_go_on() -> None:
