@@ -21,6 +21,7 @@ from sessionary.producers import (
 from sessionary.producers.context.call_counts import SessionCalls
 from sessionary.producers.delivery.emitter import ProducerSequence
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
+from sessionary.producers.session.polled import PolledSession
 from sessionary.producers.session.view import LocalView
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.types import DataClass, Rejection
@@ -345,7 +346,23 @@ def test_data_classes_that_two_objects_of_a_session_add_at_once_are_all_added() 
     assert set(sequence.data_classes) == {"medical", "financial"}
 
 
-# Snapshots
+# Polls, and snapshots
+
+
+def test_a_session_that_begins_to_beat_while_a_poll_is_prepared_shortens_the_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = JudgedMemory().polling_client()
+    watch, session = client.core.watch, client.session(user_id="u")
+
+    def begin_another(_handle: PolledSession) -> float | None:
+        watch.note_beats(1.0)  # another thread starts a session that beats each second
+        return None
+
+    monkeypatch.setattr(PolledSession, "beat_interval_s", begin_another)
+    watch.poll_now()
+    assert watch._schedule.pause_s(1.0) == pytest.approx(0.8)
+    assert session.local_state == "Active"
 
 
 class _Interrupted(deque[Rejection]):

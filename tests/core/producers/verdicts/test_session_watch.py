@@ -26,7 +26,6 @@ from sessionary.producers import (
 )
 from sessionary.producers.client_core import sessions
 from sessionary.producers.ports import OnReceipt, OutRecord
-from sessionary.producers.session.polled import PolledSession
 from sessionary.producers.verdicts.session_watch import SESSIONS_MAX, PollSchedule
 from sessionary.schemas.events import SessionPhaseChanged, SessionResumed
 from tests.core.producers.judged_memory import JudgedMemory
@@ -436,22 +435,6 @@ def test_a_session_that_beats_often_shortens_the_pause_while_it_beats() -> None:
     schedule.forget_beats()
     schedule.note_beats(2.0)
     assert schedule.pause_s(1.0) == pytest.approx(1.6)
-
-
-def test_a_session_that_begins_to_beat_while_a_poll_is_prepared_shortens_the_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    scene = Scene()
-    watch, session = scene.client.core.watch, scene.client.session(user_id="u")
-
-    def begin_another(_handle: PolledSession) -> float | None:
-        watch.note_beats(1.0)  # another thread starts a session that beats each second
-        return None
-
-    monkeypatch.setattr(PolledSession, "beat_interval_s", begin_another)
-    scene.poll()
-    assert watch._schedule.pause_s(1.0) == pytest.approx(0.8)
-    assert session.local_state == "Active"
 
 
 def test_a_control_api_without_an_answer_is_asked_ever_less_often() -> None:
