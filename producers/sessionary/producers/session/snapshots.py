@@ -248,6 +248,7 @@ class SnapshotChain:
         whole, stored = self._stored(whole)
         event_id = self._core.send_event(SnapshotCreated(stored), fields)
         self._core.view.snapshot_id = stored.snapshot_id
+        self._core.view.changes += 1
         self.unjudged = [*self.unjudged, _Sent(event_id, whole, fields, is_again)][-_SENT_MAX:]
         return stored.snapshot_id
 
@@ -297,9 +298,8 @@ class SnapshotChain:
         """
         view = self._core.view
         if self._heard:
-            heard = list(self._heard)
-            self._heard.clear()
-            self._learn_rejections(heard)
+            # One by one: a poll may add some meanwhile.
+            self._learn_rejections([self._heard.popleft() for _ in range(len(self._heard))])
         while self._refused:
             whole, fields = self._refused[0].whole, self._refused[0].fields
             again = whole._replace(snapshot_id=next(view.snapshot_ids), parent_snapshot_id=view.snapshot_id)

@@ -344,3 +344,12 @@ def test_any_other_answer_is_left_to_the_verb_that_waits_for_one(
             assert asked.wait(60)
             assert "control_authentication" not in client.counters.errors
     assert not [error for error in errors if "control API" in str(error)]
+
+
+def test_a_follower_that_is_opened_while_the_client_closes_does_not_wait_for_ever() -> None:
+    client, _ = memory_client()
+    session = client.session(user_id="u")
+    client.core.begin_stop()  # the first step of `close`, in another thread
+    with pytest.raises(ClientClosed):
+        client.follow(session.session_id)
+    client.close()
