@@ -17,7 +17,7 @@ from tests.support.reading import read_records
 from tests.support.waiting import wait_until
 
 SINKS: Sequence[SinkKind] = ("audit", "history", "rejected")
-# A session is at work for moments only, and may then be silent for longer than a busy machine pauses.
+# For longer than a busy machine pauses: it would end a session that is at work for a moment.
 LIMITS = Limits(model_ms=3_000, tool_ms=3_000, network_ms=3_000, override=True)
 BRIEF = LIMITS._replace(model_ms=60_000, user_idle_ms=1_000)
 

@@ -24,7 +24,7 @@ def _own_threads() -> set[threading.Thread]:
 
 
 def _foreign_threads() -> set[threading.Thread]:
-    """Return the threads that were not started by `threading`, and called Python code that asked for them."""
+    """Return the threads that `threading` did not start, and that called Python code."""
     return {thread for thread in threading.enumerate() if isinstance(thread, threading._DummyThread)}
 
 
