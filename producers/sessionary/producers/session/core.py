@@ -175,6 +175,7 @@ class SessionBeats:
 T = TypeVar("T")
 V = TypeVar("V")
 _RUN_BEGINS = (RunStarted, RunQueued)
+_READS_MAX = 10  # of a session that other threads keep changing
 # Waiting longer does not help.
 FINAL_ERRORS = (
     AuthenticationFailed,
@@ -437,11 +438,11 @@ class SessionCore:
         `departures`: their number when the caller began. A call may continue after its caller gave
         up. `attaches`: a process that has sent nothing yet waits for what others have sent: one
         that died may have left events in the spool, or in the log. Asks again if another thread
-        changed the session meanwhile: the answer may be older than that.
+        changed the session meanwhile, as the answer may be older than that; at last it adopts none.
         """
         known = self.view
         deadline_s = time.monotonic() + self.services.verdict_timeout_s
-        while True:
+        for _ in range(_READS_MAX):
             read, sender = self.begin_read(), self.emitter.producer_id
             try:
                 view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
@@ -451,7 +452,8 @@ class SessionCore:
             with self.lock_then_notify():
                 is_left = known.departures != departures
                 if is_left or self.adopt_read(view, read, sender) or time.monotonic() >= deadline_s:
-                    return view
+                    break
+        return view
 
     def begin_read(self) -> Read:
         """Note that a question is about to be asked, whose answer may be adopted."""

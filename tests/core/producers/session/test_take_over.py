@@ -263,7 +263,7 @@ def test_a_poll_that_finds_a_copied_process_while_another_call_waits_for_it_dist
         wait_until(lambda: bool(waiting._waiters), 10, "the call to wait")  # type: ignore[attr-defined]
         second.core.watch.poll_now()
         kafka.deliver()
-        view = judged.result(10)
+        view = judged.result(60)
     assert view.verdict is not None
     assert view.verdict.reason == "producer_conflict"
     shared.sync()
