@@ -109,9 +109,9 @@ class Operator:
         self._folder, self._processes = folder, processes
         self._texts = {"kafka-1:9092,kafka-2:9092,kafka-3:9092": bootstrap}
         self._texts |= {"http://clickhouse:8123": clickhouse.clickhouse_url}
-        self._texts |= {"processor-1:8600": f"{LOOPBACK}:8600"}
-        ports = re.findall(r"_PORT=(\d+)", _PAGE)
-        self._texts |= {port: str(free_port()) for port in ports}
+        self._texts |= {port: str(free_port()) for port in re.findall(r"_PORT=(\d+)", _PAGE)}
+        self._texts |= {"processor-1:8600": f"{LOOPBACK}:{self._texts['8600']}"}
+        self._former = re.compile("|".join(map(re.escape, sorted(self._texts, key=len, reverse=True))))
         self._own = {
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "HOME": str(folder),
@@ -163,9 +163,8 @@ class Operator:
         return {**{name: value for name, value in self._own.items() if name != "CLICKHOUSE_PASSWORD"}, **found}
 
     def _fill(self, text: str) -> str:
-        for former, ours in self._texts.items():
-            text = text.replace(former, ours)
-        return text
+        # All at once: a free port may have the digits of one of the page's.
+        return self._former.sub(lambda found: self._texts[found[0]], text)
 
     def _run(self, script: str, env: Mapping[str, str]) -> str:
         done = self._done(script, env)

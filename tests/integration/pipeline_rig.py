@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +150,25 @@ class PipelineRig:
         return done.stdout
 
     def ask(self, page: str) -> Any:
-        """Return what the control API's page of a session says, for example `<id>/conversation`."""
+        """Return what the control API's page of a session says, for example `<id>/conversation`.
+
+        An owner that was just started answers after its first commit, and 503 until then.
+        """
         request = urllib.request.Request(
             f"{self.control_url}/v1/sessions/{page}", headers={"Authorization": f"Bearer {TOKEN}"}
         )
-        with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
-            return json.load(answer)
+
+        def answer() -> list[Any] | None:
+            try:
+                with urllib.request.urlopen(request, timeout=_ANSWER_S) as found:
+                    return [json.load(found)]
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+                error.close()
+                return None
+
+        return wait_until(answer, _CLIENT_S, f"an answer about {page}")[0]
 
     def sql(self, statement: str) -> list[list[str]]:
         """Run a query in the test's database; return rows of text."""

@@ -10,7 +10,7 @@ from sessionary.stream_processors.core.model import OutputCause
 from sessionary.stream_processors.core.trail import ACCESS_N, Access, access_record
 from tests.integration.pipeline_rig import TENANT, TOKEN, started_pipeline
 from tests.integration.sink_rig import settings_for, sink_in_thread
-from tests.integration.test_processor_api import get
+from tests.integration.test_processor_api import get_known
 from tests.integration.test_sinks_views import insert, selected
 from tests.support import Processes, wait_until
 from tests.support.sink_records import NOW_US, batch_record
@@ -64,8 +64,8 @@ def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
         }
         began_s = time.monotonic()
         for page, reason in reasons.items():
-            assert get(f"{pipeline.control_url}/v1/{page}", TOKEN).status == 200
-            answer = get(f"{pipeline.control_url}/v1/{page}", "token-b")
+            assert get_known(f"{pipeline.control_url}/v1/{page}", TOKEN).status == 200
+            answer = get_known(f"{pipeline.control_url}/v1/{page}", "token-b")
             assert (answer.status, answer.body["reason"]) == (404, reason), answer
         minutes = int((time.monotonic() - began_s) // 60)  # that passed: none, if the machine is not busy
         session.complete()

@@ -1,9 +1,6 @@
 """Long tasks with a real broker, processor and workers, each a process of its own."""
 
-import json
 import sys
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from sessionary.producers import SessionClient, Unavailable
 from sessionary.schemas.ids import new_task_id
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig, started_pipeline
+from tests.integration.test_processor_api import get_known
 from tests.support.metrics_page import metric_values, read_page
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
@@ -193,15 +191,8 @@ def test_the_page_of_a_task_answers_for_its_tenant(pipeline: PipelineRig, tmp_pa
         assert client.check_task_status(task_id)["status"] == "started"
 
     def ask(task: str, token: str = TOKEN) -> tuple[int, Any]:
-        request = urllib.request.Request(
-            f"{pipeline.control_url}/v1/tasks/{task}", headers={"Authorization": f"Bearer {token}"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
+        answer = get_known(f"{pipeline.control_url}/v1/tasks/{task}", token)
+        return answer.status, answer.body
 
     assert ask(task_id, "unknown")[0] == 401
     status, document = ask(task_id)

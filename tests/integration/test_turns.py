@@ -17,8 +17,9 @@ from tests.support.reading import read_records
 from tests.support.waiting import wait_until
 
 SINKS: Sequence[SinkKind] = ("audit", "history", "rejected")
-LIMITS = Limits(model_ms=1_000, tool_ms=1_000, network_ms=1_000, override=True)
-BRIEF = LIMITS._replace(user_idle_ms=1_000)
+# For longer than a busy machine pauses: it would end a session that is at work for a moment.
+LIMITS = Limits(model_ms=3_000, tool_ms=3_000, network_ms=3_000, override=True)
+BRIEF = LIMITS._replace(model_ms=60_000, user_idle_ms=1_000)
 
 
 def new_client(pipeline: PipelineRig, folder: Path, name: str) -> SessionClient:

@@ -213,7 +213,7 @@ class MigrationAcceptor:
                 return None
             if view.migration is not None and view.migration.step == "completed":
                 self._unclear.discard(request.migration_id)
-                Migration(core).hold()
+                Migration(core).hold(view.holder)
                 return core
             if request.step == "offered":
                 after = Migration(core).report_loaded(request.migration_id)

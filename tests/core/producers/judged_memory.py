@@ -1,6 +1,8 @@
 """Clients in memory whose events the processor's own fold judges."""
 
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from sessionary.stream_processors.api.session_poll import SessionQuestion, find_
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question, session_document
 from sessionary.stream_processors.core.model import RecentVerdicts
 from tests.core.fold_rig import FoldRig
+from tests.support.waiting import PATIENCE_S
 
 _CALLER = Caller(tenant="acme", principal="acme")
 
@@ -108,3 +111,52 @@ class JudgedMemory(InMemoryTransport):
             if (document := find_difference(owner, question, _CALLER)) is not None:
                 found.append(document)
         return parse_changes({"positions": {"0": self.rig.offset}, "sessions": found})
+
+
+class HeldReceipts(JudgedMemory):
+    """Judges events at once, and while `hold` is set keeps their receipts until `deliver`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hold = False
+        self._held: list[Callable[[], None]] = []
+
+    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        """Judge a record; its receipt may be kept."""
+        if not self.hold or on_receipt is None:
+            super().send(record, on_receipt)
+            return
+        super().send(record, lambda receipt: self._held.append(partial(on_receipt, receipt)))
+
+    def deliver(self) -> None:
+        """Give the receipts that were kept, in their order."""
+        held, self._held = self._held, []
+        for give in held:
+            give()
+
+
+class LateAnswers(HeldReceipts):
+    """Holds the answer to the next question about a session, once `hold_answer` was called.
+
+    Attributes:
+        asked: Set once there is an answer that is held.
+        answer: Set it to give that answer, as it was then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answer = threading.Event(), threading.Event()
+        self._holds = False
+
+    def hold_answer(self) -> None:
+        """Hold the next answer."""
+        self._holds = True
+
+    def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        """Return the session; the answer may be held."""
+        view = super().fetch_session(session_id, after, timeout_s)
+        if self._holds:
+            self._holds = False
+            self.asked.set()
+            assert self.answer.wait(PATIENCE_S)
+        return view

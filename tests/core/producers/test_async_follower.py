@@ -64,7 +64,7 @@ def test_the_newest_state_is_kept_for_a_slow_reader() -> None:
         follows = ScriptedFollows([*(state_at(5 + n, n) for n in range(1, 50)), ARCHIVED])
         follower = follower_of(follows)
         assert await follower.wait_next(20) is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not follower.is_archived:
                 await asyncio.sleep(0.001)
         found = [view.version async for view in follower]
@@ -98,7 +98,7 @@ def test_closing_ends_the_wait_and_the_thread() -> None:
         await follower.close()
         assert await asyncio.wait_for(waiting, 20) is None
         assert follower._thread is not None
-        await asyncio.to_thread(follower._thread.join, 20)
+        await asyncio.to_thread(follower._thread.join, 60)
         assert not follower._thread.is_alive()
 
     asyncio.run(check())

@@ -130,7 +130,7 @@ def test_another_thread_may_close_a_follower_that_waits() -> None:
         waiting.start()
         wait_until(lambda: found or len(follows.asked) > len(streams) - 1, 20, "the first state")  # noqa: B023
         follower.close()
-        waiting.join(20)
+        waiting.join(60)
         assert not waiting.is_alive()
         assert found == [1]
         assert all(stream.is_closed for stream in follows.opened)

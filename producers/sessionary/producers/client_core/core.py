@@ -258,6 +258,7 @@ class ClientCore:
 
     def _open_services(self) -> None:
         self._followers, self._followers_lock = weakref.WeakSet[SessionFollower](), threading.Lock()
+        self._ends_followers = False
         self._start_watch()
         self.follower = VerdictFollower(self.on_error)
         settings = self.settings
@@ -420,6 +421,7 @@ class ClientCore:
             self._try_step(self.acceptor.stop)
         self._try_step(self.watch.close)
         with self._followers_lock:
+            self._ends_followers = True  # one that is opened meanwhile would wait for ever
             followers = list(self._followers)
         for follower in followers:
             self._try_step(follower.close)
@@ -518,6 +520,8 @@ class ClientCore:
         follower = SessionFollower(follows, session_id, find_after, first_s, timeout_s, self._forget_follower)
         follower.lease = self.lease()
         with self._followers_lock:
+            if self._ends_followers:
+                raise self.closed_error()
             self._followers.add(follower)
         return follower
 

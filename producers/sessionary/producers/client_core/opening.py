@@ -208,7 +208,6 @@ def _await_creation(client: ClientCore, core: SessionCore, created: PendingVerdi
     is_known = verdict is not None and verdict.kept
     is_own = verdict.applied if verdict is not None and is_known else view.holder == emitter.producer_id
     if not is_own or (not is_known and emitter.last_seq != 1):
-        core.keep_rejection(created.event_id, "session_exists")
         raise SessionExists(core.session_id)
 
 
@@ -222,7 +221,6 @@ def _creation_error(
     known = KnownSession(core.session_id, "", 0, None, -1, position)
     found = polls.poll_sessions([known], core.services.verdict_timeout_s).sessions
     reason = (found[0].verdict and found[0].verdict.reason) if found else None
-    core.keep_rejection(created.event_id, reason or "UNKNOWN")
     if found and found[0].state == "Archived":
         return SessionExists(core.session_id, "is archived: `client.open` continues it in a new one")
     return Rejected(_CREATED, reason or "UNKNOWN")

@@ -15,7 +15,7 @@ from sessionary.producers.session.conversation import Turns, check_last, load_co
 from sessionary.producers.session.core import SessionCore, run_session_flow
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
 from sessionary.producers.session.lifecycle import Lifecycle, Step
-from sessionary.producers.session.polled import attach_flow, new_core
+from sessionary.producers.session.polled import attach_flow, new_core, watch_core
 from sessionary.producers.verdicts.local_checks import check_limits, check_user
 from sessionary.producers.verdicts.notifications import Callbacks
 from sessionary.schemas.fast_replace import speed_up
@@ -130,6 +130,7 @@ def _create_named(client: ClientCore, new: NewSession, given: GivenId, parent_id
     core = send_creation(client, new, given, parent_id, created.on_receipt)
     created.event_id = core.view.created_id
     require_creation(client, core, created)
+    watch_core(core)  # not before: a poll would notify the client of a rejection that the caller acts on
     return core
 
 
@@ -145,7 +146,10 @@ def begin_snapshots(core: SessionCore) -> None:
 def send_creation(
     client: ClientCore, new: NewSession, given: GivenId, parent_id: str | None, on_receipt: OnReceipt | None
 ) -> SessionCore:
-    """Send a session's first event; wait for nothing but the content of another session."""
+    """Send a session's first event; wait for nothing but the content of another session.
+
+    With `on_receipt` the caller waits for the verdict, and lets the client watch the session then.
+    """
     limits, is_alive = check_limits(new.limits), lifeline_of(new.beats_with)
     own_parent = None if new.parent is None else id_of(client, new.parent, "parent session id")
     origin = _find_origin(client, new, own_parent)
@@ -166,6 +170,7 @@ def send_creation(
             state=new.state,
             state_schema_version=new.state_schema_version,
             is_alive=is_alive,
+            watched=on_receipt is None,
         )
         core.view.snapshot_id = snapshot_id = None if origin is None else origin.snapshot_id
         if new.snapshots:

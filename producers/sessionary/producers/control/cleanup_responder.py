@@ -4,6 +4,7 @@ Each request is answered once per process, by its `cleanup_id`. After a crash it
 again, so a handler must accept a second call for one id. The processor counts one confirmation.
 """
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -135,15 +136,21 @@ class CleanupResponder:
         self._emitter_at = emitter_at
         self._on_error = on_error
         self._answered: OrderedDict[str, ResourcesReleased | None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._awaited: dict[str, list[OnReceipt]] = {}  # of the answers that are on their way
 
     def __call__(self, request: CleanupRequest, on_receipt: OnReceipt) -> None:
         """Run the handler and send the answer. Raises `QueueFull` (policy `block`), `ClientClosed`.
 
         After an error call again: the handler does not run a second time.
         """
+        with self._lock:
+            if (awaited := self._awaited.get(request.cleanup_id)) is not None:
+                awaited.append(on_receipt)  # delivered again after a rebalance: one answer is for all
+                return
         known = request.cleanup_id in self._answered
         answer = self._answered.get(request.cleanup_id)
-        if known and answer is None:  # already sent; the transport delivers it
+        if known and answer is None:  # already delivered
             on_receipt(Receipt(None, None))
             return
         if answer is None:
@@ -155,12 +162,16 @@ class CleanupResponder:
         sent = answer
 
         def on_answer_receipt(receipt: Receipt) -> None:
-            if receipt.error is not None:  # lost on the way: the next call sends it again
-                self._answered[request.cleanup_id] = sent
-            on_receipt(receipt)
+            with self._lock:
+                awaited = self._awaited.pop(request.cleanup_id, [])
+                if receipt.error is not None:  # lost on the way: the next call sends it again
+                    self._answered[request.cleanup_id] = sent
+            for each in awaited:
+                each(receipt)
 
         emitter = self._emitter_at(SessionKey(request.tenant_id, request.session_id), request.epoch)
         self._remember_answer(request.cleanup_id, None)
+        self._awaited[request.cleanup_id] = [on_receipt]
         try:
             try:
                 emitter.emit(answer, on_receipt=on_answer_receipt)
@@ -169,6 +180,7 @@ class CleanupResponder:
                 emitter.emit(sent, on_receipt=on_answer_receipt)
         except Exception:  # whatever it is, such as a closed client, nothing was sent
             self._remember_answer(request.cleanup_id, sent)
+            self._awaited.pop(request.cleanup_id, None)
             raise
         if request.reason_code not in _GOES_ON:
             if sent.host_lost or all(action.done for action in sent.actions):

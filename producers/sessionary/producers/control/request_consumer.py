@@ -121,7 +121,8 @@ class OpenRequest:
 
     def try_answer(self, on_request: OnRequest) -> None:
         """Answer, or answer again if the last answer was lost."""
-        if self._request is None or self.delivered or self._answer_sent or time.monotonic() < self._next_try:
+        # In this order: a receipt, on another thread, sets the one before it resets the other.
+        if self._request is None or self._answer_sent or self.delivered or time.monotonic() < self._next_try:
             return
         self._next_try = time.monotonic() + _BACKLOG_RETRY_S
         self._answer_sent = True

@@ -72,13 +72,23 @@ class ProducerSequence:
 
     def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
         """Add classes of the session. Events carry them from now on."""
-        self.data_classes = tuple(dict.fromkeys((*self.data_classes, *data_classes)))
+        added = tuple(data_classes)
+        with self._changed:  # several objects of one session may add some
+            self.data_classes = tuple(dict.fromkeys((*self.data_classes, *added)))
 
     def renew_producer(self) -> None:
         """Continue with a new producer id, from number 1. Hold `lock`."""
         with self._changed:
             self._former += self.last  # their receipts are still awaited
             self.producer_id, self.last = new_producer_id(), 0
+
+    def give_back(self) -> None:
+        """Give the last number back: the transport did not take its event. Hold `lock`."""
+        with self._changed:
+            self.last -= 1
+            self._changed.notify_all()  # a thread may have begun to wait for its receipt
+        if self._forget is not None:
+            self._forget_settled()
 
     def on_receipt(self, receipt: Receipt) -> None:
         """Take an event's receipt; every number has one. Called on any thread."""
@@ -113,7 +123,8 @@ class ProducerSequence:
         """
         with self._changed:
             sent = self._former + self.last  # a new producer id meanwhile changes nothing
-            if not self._changed.wait_for(lambda: self._settled >= sent, timeout_s):
+            # The last one may be an event that waits for room, and is not taken in the end.
+            if not self._changed.wait_for(lambda: self._settled >= min(sent, self._former + self.last), timeout_s):
                 raise Unavailable(f"{sent - self._settled} events of the session are not delivered yet", 1.0)
             return self._position
 
@@ -356,7 +367,7 @@ class Emitter:
             try:
                 self._transport.send(record, settle)
             except (QueueFull, ClientClosed):
-                sequence.last -= 1
+                sequence.give_back()
                 raise
             if (at_us := record.stamp_us or self._built_us) > sequence.last_us:
                 sequence.last_us = at_us

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import count
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
@@ -101,8 +102,8 @@ class SessionBeats:
             awaited = self._view.pending or self._view.followed
             if awaited is None:
                 emitter.emit_heartbeat()
-            elif awaited.is_in_log:
-                emitter.emit_heartbeat(epoch=emitter.epoch + 1)
+            elif awaited.is_in_log:  # another thread may have adopted the verdict's epoch already
+                emitter.emit_heartbeat(epoch=max(awaited.epoch + 1, emitter.epoch))
             return True
         finally:
             emitter.lock.release()
@@ -174,6 +175,7 @@ class SessionBeats:
 T = TypeVar("T")
 V = TypeVar("V")
 _RUN_BEGINS = (RunStarted, RunQueued)
+_READS_MAX = 10  # of a session that other threads keep changing
 # Waiting longer does not help.
 FINAL_ERRORS = (
     AuthenticationFailed,
@@ -207,6 +209,13 @@ class SharedServices(NamedTuple):
     answers: CallAnswers | None = None  # of the session that is replayed; None: calls are made
 
 
+class Read(NamedTuple):
+    """A question about a session: how often the session was changed here before, and a number."""
+
+    changes: int
+    number: int
+
+
 class SessionCore:
     """One session as its collaborators use it. Thread-safe.
 
@@ -219,7 +228,18 @@ class SessionCore:
         update_lock: With agents, one update waits for the verdict on the other.
     """
 
-    __slots__ = ("__weakref__", "_pending_findings", "beats", "emitter", "lock", "services", "update_lock", "view")
+    __slots__ = (
+        "__weakref__",
+        "_adopted_read",
+        "_pending_findings",
+        "_reads",
+        "beats",
+        "emitter",
+        "lock",
+        "services",
+        "update_lock",
+        "view",
+    )
 
     def __init__(self, view: LocalView, services: SharedServices, is_alive: IsAlive | None = None) -> None:
         """`is_alive`: of the thread or task that the heartbeats end with, if there is one."""
@@ -229,6 +249,7 @@ class SessionCore:
         self.beats = SessionBeats(view, services.heartbeats, services.watch, services.heartbeat_interval_s, is_alive)
         self.update_lock = Lock()
         self._pending_findings: list[tuple[ProducerError, bool]] = []  # findings, and whether a verb raises them
+        self._reads, self._adopted_read = count(1), 0
 
     @property
     def session_id(self) -> str:
@@ -311,6 +332,7 @@ class SessionCore:
         for phase in phases:
             self.send_event(SessionPhaseChanged(phase), fields)
             self.view.phase = phase
+            self.view.changes += 1
 
     def keep_rejection(self, event_id: str, reason: RejectionReason) -> None:
         """Do not notify `on_rejected` of an event: the caller acts on its rejection."""
@@ -324,6 +346,7 @@ class SessionCore:
         """
         view = self.view
         view.local_state = state
+        view.changes += 1
         view.is_held = view.is_held and state == "Paused"
         view.question = view.question if state == "Paused" else None
         view.update_bars(committed=committed)
@@ -343,6 +366,7 @@ class SessionCore:
         with self.lock:
             self.view.detached = True
             self.view.departures += 1
+            self.view.changes += 1
             self.beats.stop()
 
     def abandon(self) -> None:
@@ -413,18 +437,41 @@ class SessionCore:
 
         `departures`: their number when the caller began. A call may continue after its caller gave
         up. `attaches`: a process that has sent nothing yet waits for what others have sent: one
-        that died may have left events in the spool, or in the log.
+        that died may have left events in the spool, or in the log. Asks again if another thread
+        changed the session meanwhile, as the answer may be older than that; at last it adopts none.
         """
-        sender = self.emitter.producer_id
-        try:
-            view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
-        except SessionLost:
-            self.view.lost = True
-            raise
-        with self.lock_then_notify():
-            if self.view.departures == departures:
-                self.adopt_view(view, sender)
+        known = self.view
+        deadline_s = time.monotonic() + self.services.verdict_timeout_s
+        for _ in range(_READS_MAX):
+            read, sender = self.begin_read(), self.emitter.producer_id
+            try:
+                view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
+            except SessionLost:
+                known.lost = True
+                raise
+            with self.lock_then_notify():
+                is_left = known.departures != departures
+                if is_left or self.adopt_read(view, read, sender) or time.monotonic() >= deadline_s:
+                    break
         return view
+
+    def begin_read(self) -> Read:
+        """Note that a question is about to be asked, whose answer may be adopted."""
+        return Read(self.view.changes, next(self._reads))
+
+    def adopt_read(self, view: SessionView, read: Read, sender: str) -> bool:
+        """Adopt an answer, unless one to a later question was adopted: that was no older.
+
+        Returns False, and adopts nothing, if the session was changed here since the question. In
+        `lock_then_notify` only. Raises as `adopt_view`.
+        """
+        known = self.view
+        if known.changes != read.changes:
+            return False
+        if read.number > self._adopted_read:
+            self.adopt_view(view, sender)
+            known.changes, self._adopted_read = read.changes, read.number  # nothing was changed here
+        return True
 
     def adopt_view(self, view: SessionView, sender: str | None = None) -> None:
         """Adopt the processor's record. In `lock_then_notify` only. Raises `SessionFenced`.
@@ -432,6 +479,8 @@ class SessionCore:
         `sender`: the producer id of the event whose verdict the record has; None: today's.
         """
         known, emitter = self.view, self.emitter
+        if known.fenced_by is not None and view.epoch < known.fenced_by[1]:
+            known.require_held()  # a poll has found a later holder meanwhile
         is_conflict = view.verdict is not None and view.verdict.reason == "producer_conflict"
         # Another process was found to use our id, or one that we had before a poll found it too.
         if is_conflict and emitter.last_seq and sender in (None, emitter.producer_id):
@@ -441,7 +490,7 @@ class SessionCore:
             self.beats.stop()
             raise self._note_fenced(f"{view.holder}", view.epoch, view.owner_service)
         known.followed = None
-        known.fenced_by = None if known.stopped is None else known.fenced_by
+        known.unfence()
         self._note_view(view)
         emitter.epoch = view.epoch
         emitter.add_data_classes(view.data_classes)
@@ -470,7 +519,6 @@ class SessionCore:
         """Continue with a separate producer id; return the finding. Hold the lock."""
         shared = self.emitter.producer_id
         self.emitter.renew_producer()
-        self.view.is_holder = False  # the holder of the two is unknown
         return ProducerConflict(self.session_id, shared)
 
     def lose(self) -> None:
@@ -519,6 +567,7 @@ class SessionCore:
         """Let all verbs raise from now on; return what they raise. Hold the lock."""
         moved_to = None if owner_service == self.emitter.service_id else owner_service
         self.view.fenced_by = holder, epoch, moved_to
+        self.view.changes += 1
         return SessionFenced(self.session_id, *self.view.fenced_by)
 
     def _note_fenced(self, holder: str, epoch: int, owner_service: str) -> SessionFenced:

@@ -71,7 +71,7 @@ class Lifecycle:
 
             view.created_id = core.send_event(created, fields, on_both)
             view.snapshot_id = snapshot.snapshot_id
-            view.is_holder = True
+            view.held_as = core.emitter.producer_id
 
     def start(
         self, validate: Step | None, connect: Step | None, quota_wait_s: float | None, metadata: EventMetadata

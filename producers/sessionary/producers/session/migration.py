@@ -201,11 +201,14 @@ class Migration:
         pending = self._verdicts.ask("accept", [accepted])
         self._core.keep_rejection(pending.event_id, "UNKNOWN")  # the caller looks again
         self._verdicts.wait(pending)
-        self.hold()
+        self.hold(pending.producer_id)
 
-    def hold(self) -> None:
-        """Hold the session, and beat for it if it is Active: this process accepted it."""
+    def hold(self, producer_id: str | None) -> None:
+        """Hold the session, and beat for it if it is Active: this process accepted it.
+
+        `producer_id`: the one with which it did.
+        """
         view = self._core.view
         with self._core.lock:
-            view.is_holder, view.detached = True, False
+            view.held_as, view.detached = producer_id, False
             self._core.set_state(view.local_state, committed=True)

@@ -19,12 +19,15 @@ FollowVerdict = Callable[[float], bool]
 class PendingVerdict:
     """An event that was sent in state `local_state`, and whose verdict the agent waits for."""
 
-    def __init__(self, verb: str, event_type: str, local_state: str, producer_id: str | None = None) -> None:
-        """`producer_id`: the event's, if the session may get another one."""
+    def __init__(
+        self, verb: str, event_type: str, local_state: str, producer_id: str | None = None, epoch: int = 1
+    ) -> None:
+        """`producer_id`, `epoch`: the event's, if the session may get others meanwhile."""
         self.verb = verb
         self.event_type = event_type
         self.local_state = local_state
         self.producer_id = producer_id
+        self.epoch = epoch
         self.adopted = False  # a waiting call has brought the session up to date with the verdict
         self.event_id = ""
         self._receipt: Receipt | None = None

@@ -203,8 +203,9 @@ def new_core(
     state: Mapping[str, Json] | None = None,
     state_schema_version: int = 1,
     is_alive: IsAlive | None = None,
+    watched: bool = True,
 ) -> SessionCore:
-    """Return the core of a session, known to the client's watch. Sends nothing.
+    """Return the core of a session, known to the client's watch if `watched`. Sends nothing.
 
     `is_alive`: tests the thread or task that the heartbeats end with, if there is one. Raises
     `Invalid` if the state cannot be written as JSON.
@@ -212,7 +213,8 @@ def new_core(
     state_json = canonical_json({} if state is None else state)
     view = LocalView(emitter, limits or Limits(), state_json, state_schema_version, quotas=services.quotas)
     core = SessionCore(view, services, is_alive)
-    watch_core(core)
+    if watched:
+        watch_core(core)
     return core
 
 

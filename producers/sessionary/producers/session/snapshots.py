@@ -249,6 +249,7 @@ class SnapshotChain:
         whole, stored = self._stored(whole)
         event_id = self._core.send_event(SnapshotCreated(stored), fields)
         self._core.view.snapshot_id = stored.snapshot_id
+        self._core.view.changes += 1
         self.unjudged = [*self.unjudged, _Sent(event_id, whole, fields, is_again)][-_SENT_MAX:]
         return stored.snapshot_id
 
@@ -301,6 +302,7 @@ class SnapshotChain:
         """
         view = self._core.view
         if self._heard:
+            # One by one: a poll may add some meanwhile.
             heard = [self._heard.popleft() for _ in range(len(self._heard))]
             rejections = [rejection for reported, _ in heard for rejection in reported]
             self._learn_rejections(rejections, heard[-1][1])

@@ -122,6 +122,7 @@ def _send_version(
             if isinstance(payload, TxnCommitted):
                 with core.lock:
                     core.view.version, core.view.state_json = payload.new_version, payload.state_json
+                    core.view.changes += 1
             return None
         judged, rejection = judge_sent(core, sent)
         _adopt_content(core, judged)
@@ -145,6 +146,7 @@ def _adopt_content(core: SessionCore, judged: SessionView) -> None:
     with core.lock:
         if judged.version >= known.version or known.is_update_open:
             known.version, known.state_json = judged.version, judged.state_json
+            known.changes += 1
 
 
 def roll_back_session(core: SessionCore, to: str, reason: str | None, metadata: EventMetadata) -> int:

@@ -4,13 +4,14 @@ The processor judges the begin, so that one process at a time is in a turn: a se
 meanwhile, or in which another process is, is found out before any work is done.
 """
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Literal, Self
 
 from sessionary.producers.context.reported_block import end_off_loop
 from sessionary.producers.context.scope import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.errors import NotAllowed, Rejected, SessionaryError, SessionEnded
+from sessionary.producers.errors import NotAllowed, Rejected, SessionaryError, SessionEnded, Unavailable
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.updates import judge_sent
 from sessionary.producers.session.view import WAITING
@@ -93,11 +94,12 @@ class Turn:
         """Ask the processor for the turn; return its number."""
         core, view = self._core, self._core.view
         with core.lock:
-            departures = view.departures
+            departures, producer_id = view.departures, core.emitter.producer_id
             self._require_active()
             sent = core.send_awaited(SessionPhaseChanged("processing"), self._fields)
             view.phase = "processing"
             core.set_state(view.local_state)  # heartbeats, from before the verdict on
+            read = core.begin_read()
         if core.services.runs is None:  # a client that is turned off has no processor
             return 1
         try:
@@ -106,13 +108,16 @@ class Turn:
             self._take_back()
             raise
         with core.lock_then_notify():
-            if view.departures == departures:
-                core.adopt_view(judged, sent.producer_id)
-            if rejection is not None and view.local_state == "Active":
-                view.phase = WAITING  # no heartbeats of this process for the turn of another one
-                core.set_state("Active")
+            is_outdated = view.departures == departures and not core.adopt_read(judged, read, producer_id)
+        if is_outdated:  # another thread has changed the session meanwhile
+            with suppress(Unavailable):
+                core.sync(departures)
         if rejection is None:
             return judged.exchanges + 1
+        with core.lock:
+            if view.local_state == "Active":
+                view.phase = WAITING  # no heartbeats of this process for the turn of another one
+                core.set_state("Active")
         if judged.state in ("Terminated", "Archived"):
             detail = f"session {core.session_id} has ended ({judged.reason_code}): open a new one for the next message"
             raise SessionEnded(detail)
@@ -150,10 +155,11 @@ class Turn:
         core = self._core
         if core.emitter.is_of_parent:  # which ends it
             return
-        core.services.calls.end_turn(core.session_id)
         try:
             self._send_end()
         except Exception as failure:  # of any kind: the caller must see what the body raised
             if error is None:
                 raise
             core.services.on_error(failure)
+        finally:  # not before: another thread's turn would be sent before the end of this one
+            core.services.calls.end_turn(core.session_id)

@@ -100,6 +100,7 @@ class Updates:
             if view.local_state == "Active":  # in any other state the processor rejects it
                 view.version += 1
                 view.state_json = text
+                view.changes += 1
             return sent, view.version
 
     def _update_in_turn(self, state: Mapping[str, Json], metadata: EventMetadata) -> int:
@@ -135,6 +136,7 @@ class Updates:
         known = self._core.view
         with self._core.lock:
             base, known.version, known.state_json = known.version, view.version, view.state_json
+            known.changes += 1
         return VersionConflict(self._core.session_id, base, view.version, parsed_state(view.state_json))
 
 
@@ -148,7 +150,9 @@ def judge_sent(core: SessionCore, sent: PendingVerdict) -> tuple[SessionView, Re
     log_position = wait_recorded(sent, sent.event_type, services.verdict_timeout_s)
     left_s = max(deadline_s - time.monotonic(), 0.1)
     view = services.control.fetch_session(core.session_id, log_position, left_s)
-    core.view.agents, core.view.agent_count = tuple(view.agents), len(view.agents)
+    with core.lock:
+        if len(view.agents) >= core.view.agent_count:  # else another thread knows of a later one: agents stay
+            core.view.agents, core.view.agent_count = tuple(view.agents), len(view.agents)
     verdict = view.verdict
     if verdict is None or not verdict.kept:
         raise Unavailable(f"the verdict on {sent.event_type} (event {sent.event_id}) is not known", 1.0)
@@ -207,7 +211,9 @@ class AgentGroup:
     def _report(self, payload: AgentEvent, metadata: EventMetadata) -> None:
         """Send an event about agents, wait for its verdict, and adopt the agents' snapshots."""
         self._core.services.control.check_configured()
-        sent = self._core.send_awaited(payload, envelope_fields(metadata))
+        with self._core.lock:
+            sent = self._core.send_awaited(payload, envelope_fields(metadata))
+            self._core.view.changes += 1
         _, rejection = judge_sent(self._core, sent)
         if rejection is not None:
             raise Rejected(sent.event_type, rejection)

@@ -49,9 +49,11 @@ class Verdicts:
             for payload in payloads[:-1]:
                 core.send_event(payload, fields)
             awaited = EVENT_TYPES[type(payloads[-1])]
-            pending = PendingVerdict(verb, awaited, view.local_state, core.emitter.producer_id)
+            sender = core.emitter
+            pending = PendingVerdict(verb, awaited, view.local_state, sender.producer_id, sender.epoch)
             pending.event_id = core.send_event(payloads[-1], fields, pending.on_receipt)
             view.pending, view.followed = pending, None
+            view.changes += 1
             view.detached = False
             core.beats.start()
             return pending
@@ -66,7 +68,7 @@ class Verdicts:
                 if known.pending is pending:
                     known.pending = None
             raise
-        is_reached = self._is_reached(pending.verb, view)
+        is_reached = _is_reached(pending, view)
         with core.lock_then_notify():
             if known.pending is pending:
                 known.pending, pending.adopted = None, True
@@ -96,7 +98,7 @@ class Verdicts:
             self._core.detach()
             raise
         with self._core.lock:
-            self._core.view.is_holder = True
+            self._core.view.held_as = pending.producer_id
 
     def end_despite(self, end: Callable[[], None]) -> None:
         """Call `end`, which ends the session, although a verdict may be awaited. Hold the lock.
@@ -121,27 +123,17 @@ class Verdicts:
         """Let another thread call `end` if an event that ended the session was of an old epoch."""
         self._core.services.follower.follow_verdict(self._follow(sent, end, is_end=True))
 
-    def _is_reached(self, verb: str, view: SessionView) -> bool:
-        """Return True if a verb has led to its goal.
-
-        A worker that took the partition over does not know the decisions of its predecessor. The
-        worker knows the session's holder and state, and every verb that takes no session leads to
-        Active.
-        """
-        if view.verdict is not None and view.verdict.kept:
-            return view.verdict.applied
-        if verb in TAKES_SESSION:
-            return view.holder == self._core.emitter.producer_id
-        return view.verdict is None or view.state == "Active"
-
     def _wait_view(self, pending: PendingVerdict, deadline: float) -> SessionView:
-        """Wait for the processor. Without an offset, only a raised epoch shows that it applied."""
+        """Wait for the processor. Without an offset, only a raised epoch shows that it applied.
+
+        Another thread may adopt that epoch first.
+        """
         core = self._core
         position = pending.wait_position(deadline - time.monotonic())
         while True:
             left_s = max(deadline - time.monotonic(), 0.1)
             view = core.services.control.fetch_session(core.session_id, position, left_s)
-            if position is not None or view.epoch > core.emitter.epoch:
+            if position is not None or view.epoch > pending.epoch:
                 return view
             if time.monotonic() + _EPOCH_PAUSE_S >= deadline:
                 raise DeliveryFailed(
@@ -187,7 +179,7 @@ class Verdicts:
             if view.epoch <= epoch:
                 return position is not None or time.monotonic() >= deadline_s
             with core.lock_then_notify():
-                if core.view.departures == departures and (is_end or self._is_reached(pending.verb, view)):
+                if core.view.departures == departures and (is_end or _is_reached(pending, view)):
                     self._end_granted(view, end)
             return True
 
@@ -206,6 +198,19 @@ class Verdicts:
         finally:
             known.detached = True
             core.beats.stop()
+
+
+def _is_reached(pending: PendingVerdict, view: SessionView) -> bool:
+    """Return True if a verb has led to its goal.
+
+    A worker that took the partition over does not know the decisions of its predecessor. The worker
+    knows the session's holder and state, and every verb that takes no session leads to Active.
+    """
+    if view.verdict is not None and view.verdict.kept:
+        return view.verdict.applied
+    if pending.verb in TAKES_SESSION:
+        return view.holder == pending.producer_id
+    return view.verdict is None or view.state == "Active"
 
 
 def _why(reason: str, view: SessionView) -> str:

@@ -176,6 +176,7 @@ class LocalView:
         "bars",
         "begun",
         "chain",
+        "changes",
         "created_id",
         "departures",
         "detached",
@@ -185,8 +186,8 @@ class LocalView:
         "followed",
         "head_messages",
         "head_tool",
+        "held_as",
         "is_held",
-        "is_holder",
         "is_member",
         "is_queued",
         "is_update_open",
@@ -238,7 +239,7 @@ class LocalView:
         self.is_queued = False  # it waits for its tenant's quota, and beats so that it is not given up
         self.detached = False
         self.detached_runs: set[str] = set()  # those that were begun here: they may outlive the session
-        self.is_holder = False  # this client created the session, or took it over
+        self.held_as: str | None = None  # the producer id under which this client created it, or took it over
         # Who holds the session, its epoch, and the service that owns it if that is another one.
         self.fenced_by: tuple[str, int, str | None] | None = None
         self.stopped: Callable[[], ProducerError] | None = None  # why a task's verbs raise, if they do
@@ -246,6 +247,7 @@ class LocalView:
         self.agent_count = 0  # a poll reports only the number
         self.is_update_open = False  # the verdict on the last update did not come
         self.departures = 0  # how often the session was ended, detached or left
+        self.changes = 0  # how often it was changed here, counted after the event: an answer of before is outdated
         self.bars: Bars = NO_BARS  # events that the processor is certain to reject in this state
         self.lost_before = 0  # events that were lost before the state was last certain
         self.offered: str | None = None  # the migration whose end a verb waits for
@@ -261,6 +263,15 @@ class LocalView:
     def session_id(self) -> str:
         """The session's UUID."""
         return self.emitter.key.session_id
+
+    @property
+    def is_holder(self) -> bool:
+        """Whether this client created the session, or took it over.
+
+        Not once it has another producer id: who holds the session, it or the other user of the
+        former id, is unknown.
+        """
+        return self.held_as == self.emitter.producer_id
 
     @property
     def has_ended(self) -> bool:
@@ -281,6 +292,12 @@ class LocalView:
         """Let all verbs raise from now on. Takes no lock: a verb may hold it for long."""
         self.stopped = stopped
         self.fenced_by = "", 0, None  # verbs look at it first
+
+    def unfence(self) -> None:
+        """Let verbs go on again, unless they were stopped, perhaps at this moment."""
+        self.fenced_by = None
+        if self.stopped is not None:
+            self.fenced_by = "", 0, None
 
     def update_bars(self, *, committed: bool) -> None:
         """Find the events that are certain to be rejected in a state that was entered."""

@@ -529,8 +529,12 @@ class TaskWorker:
             thread = threading.Thread(
                 target=self._carry_out, args=(request, key), name=f"sessionary-task-{request.run_id}", daemon=True
             )
+            try:
+                thread.start()  # with the lock: `close` must not wait for one that has not begun
+            except RuntimeError:  # no thread can be had: the request comes again
+                del self._at_work[key]
+                raise
             self._threads.add(thread)
-        thread.start()
 
     def _carry_out(self, request: TaskRequest, key: _TaskKey) -> None:
         receipt, attempt = _DONE, None

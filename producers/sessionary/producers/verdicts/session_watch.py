@@ -408,10 +408,12 @@ class SessionWatch:
         return asked
 
     def _note_all_beats(self) -> None:
-        handles = [watched.handle() for watched in self._watched]
+        with self._wake:  # first: a session that begins to beat from now on notes it itself
+            self._schedule.forget_beats()
+            watched = [*self._watched, *self._new]
+        handles = [each.handle() for each in watched]
         beats_s = [handle.beat_interval_s() for handle in handles if handle is not None]
         with self._wake:
-            self._schedule.forget_beats()
             for interval_s in beats_s:
                 if interval_s is not None:
                     self._schedule.note_beats(interval_s)

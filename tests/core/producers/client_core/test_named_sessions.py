@@ -183,14 +183,14 @@ def test_of_threads_that_open_an_id_at_once_one_creates_it() -> None:
     begin, opened = threading.Barrier(len(clients)), list[Session]()
 
     def open_it(one: SessionClient) -> None:
-        begin.wait(10)
+        begin.wait(60)
         opened.append(one.open("thread-42", user_id="u1"))
 
     threads = [threading.Thread(target=open_it, args=(one,)) for one in clients]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len({session.session_id for session in opened}) == 1
     assert [session.local_state for session in opened] == ["Active"] * len(clients)
     assert events_of(memory, opened[0]).count("session_created") == 1

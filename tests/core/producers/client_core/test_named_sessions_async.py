@@ -110,7 +110,7 @@ async def test_a_cancelled_open_ends_only_a_session_of_its_own(
 
     def find_late(at: opening.Opening, session_id: str) -> opening.Place:
         loop.call_soon_threadsafe(entered.set)
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return find(at, session_id)
 
     def leaving(verb: Callable[P, None]) -> Callable[P, None]:
@@ -133,7 +133,7 @@ async def test_a_cancelled_open_ends_only_a_session_of_its_own(
     with pytest.raises(asyncio.CancelledError):
         await opened
     go_on.set()
-    assert await asyncio.to_thread(left.wait, 10)
+    assert await asyncio.to_thread(left.wait, 60)
     assert memory.view_session("thread-42").state == ("Active" if exists else "Terminated")
 
 

@@ -16,6 +16,7 @@ from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import CleanupAction
+from tests.core.producers.slow_kafka import SlowKafka
 from tests.support.module_time import set_module_time
 
 ACTIONS = ["close_connection", "release_resources", "clear_context"]
@@ -192,6 +193,27 @@ def test_a_request_whose_answer_could_not_be_sent_is_not_done(fails_at: str) -> 
     assert calls == ["c1"]
     (sent,) = [event.payload for event in memory.events() if isinstance(event.payload, ResourcesReleased)]
     assert sent.cleanup_id == "c1"
+
+
+def test_a_request_that_comes_again_before_its_answer_is_lost_is_answered_again() -> None:
+    kafka, calls = SlowKafka(), list[str]()
+    sequence, first, second = ProducerSequence("p"), list[Receipt](), list[Receipt]()
+
+    def emitter_at(key: SessionKey, epoch: int) -> Emitter:
+        return Emitter(kafka, SendGate(), SenderIdentity("service", "a"), key, sequence)
+
+    answer = CleanupResponder(lambda asked: calls.append(asked.cleanup_id), emitter_at, lambda error: None)
+    kafka.held = []
+    answer(request(), first.append)
+    answer(request(), second.append)  # another consumer of the group has read it since
+    assert (first, second) == ([], [])
+    kafka.held[0][0](Receipt(None, None, "lost"))
+    assert [receipt.error for receipt in (*first, *second)] == ["lost", "lost"]
+    kafka.held = None
+    answer(request(), second.append)
+    assert second[-1].error is None
+    answers = [event for event in kafka.events() if isinstance(event.payload, ResourcesReleased)]
+    assert (len(answers), calls) == (2, ["c1"])
 
 
 class AskedMemory(InMemoryTransport):

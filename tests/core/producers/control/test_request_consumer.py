@@ -11,7 +11,7 @@ from confluent_kafka import Message, TopicPartition
 from confluent_kafka.admin._metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from sessionary.producers.control import request_consumer
-from sessionary.producers.control.request_consumer import KafkaRequestConsumer
+from sessionary.producers.control.request_consumer import KafkaRequestConsumer, OpenRequest
 from sessionary.producers.errors import Unavailable, UnreadableRequest
 from sessionary.producers.ports import OnReceipt, Receipt
 from sessionary.producers.settings import ProducerSettings
@@ -274,3 +274,31 @@ def test_the_requests_of_a_killed_process_wait_for_seconds_only(monkeypatch: pyt
     (options,) = opened
     assert options["group.id"] == "prefix.migration.acme:billing"
     assert options["session.timeout.ms"] == 10_000  # librdkafka's own is 45 s
+
+
+class _DeliveredMeanwhile(OpenRequest):
+    """A request whose receipt comes on another thread while it is looked whether there is one."""
+
+    give: OnReceipt | None = None
+    _delivered = False
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the answer is in the log."""
+        before, give, self.give = self._delivered, self.give, None
+        if give is not None:
+            give(Receipt(0, 1))
+        return before
+
+    @delivered.setter
+    def delivered(self, value: bool) -> None:
+        self._delivered = value
+
+
+def test_a_request_whose_receipt_comes_just_now_is_not_answered_twice() -> None:
+    asked = _DeliveredMeanwhile(0, 1, CleanupRequest("c1", "acme", SESSION_ID, "billing", 1, "closed", "", ["a"], 1))
+    handled: list[OnReceipt] = []
+    asked.try_answer(lambda request, on_receipt: handled.append(on_receipt))
+    asked.give, asked._next_try = handled[0], 0.0
+    asked.try_answer(lambda request, on_receipt: handled.append(on_receipt))
+    assert len(handled) == 1

@@ -323,12 +323,12 @@ def test_equal_calls_of_threads_each_have_a_key() -> None:
     @tool(effect="write")
     def send(text: str) -> str:
         keys.append(current_tool_key())
-        barrier.wait(10)
+        barrier.wait(60)
         return text
 
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, session.run("chat"), ThreadPoolExecutor(4) as pool:
-        assert [future.result(10) for future in [pool.submit(send, "a") for _ in range(4)]] == ["a"] * 4
+        assert [future.result(60) for future in [pool.submit(send, "a") for _ in range(4)]] == ["a"] * 4
     assert len(set(keys)) == 4
     assert memory.rejections() == []
 

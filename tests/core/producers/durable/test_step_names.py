@@ -115,17 +115,17 @@ def test_steps_of_a_name_in_threads_at_once_need_keys() -> None:
 
     def wait() -> str:
         is_open.set()
-        may_end.wait(10)
+        may_end.wait(60)
         return "done"
 
     with client, client.session(user_id="u") as session, session.run("crawl") as run, ThreadPoolExecutor() as pool:
         first = pool.submit(run.step, "fetch", wait)
-        is_open.wait(10)
+        is_open.wait(60)
         with pytest.raises(Invalid, match="key="):
             run.step("fetch", fetch, "b")
         assert run.step("fetch", fetch, "b", key="b") == PAGES[1]
         may_end.set()
-        assert first.result(10) == "done"
+        assert first.result(60) == "done"
         assert run.step("fetch", fetch, "c") == PAGES[2]
 
 

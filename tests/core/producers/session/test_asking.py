@@ -179,7 +179,7 @@ def test_events_of_an_attached_run_wait_or_are_refused_here() -> None:
 
         def work() -> str:
             began.set()
-            asked.wait(10)
+            asked.wait(60)
             with pytest.raises(NotAllowed, match="while a person is asked"):
                 run.report_progress(0.5)
             ended.set()
@@ -189,12 +189,12 @@ def test_events_of_an_attached_run_wait_or_are_refused_here() -> None:
             if threading.current_thread() is not threading.main_thread():
                 return None
             asked.set()
-            return ended.wait(10)
+            return ended.wait(60)
 
         story.memory.operator.answer_with(decide)
         other = threading.Thread(target=run.step, args=("work", work))
         other.start()
-        assert began.wait(10)
+        assert began.wait(60)
         assert run.step("approve", session.ask, "Pay?", HOUR_S).approved
         other.join()
     assert {done.name.partition(" ")[0] for done in story.applied(StepSucceeded)} >= {"work", "approve"}
@@ -210,7 +210,7 @@ def test_a_tool_that_is_tried_again_in_the_wait_waits_for_the_answer() -> None:
     def read() -> str:
         tries.append(1)
         began.set()
-        asked.wait(10)
+        asked.wait(60)
         if len(tries) == 1:
             raise ConnectionError
         return "done"
@@ -227,7 +227,7 @@ def test_a_tool_that_is_tried_again_in_the_wait_waits_for_the_answer() -> None:
 
         story.memory.operator.answer_with(decide)
         other.start()
-        assert began.wait(10)
+        assert began.wait(60)
         assert run.step("approve", session.ask, "Pay?", HOUR_S).approved
         other.join()
     assert looks[-1] == "done"

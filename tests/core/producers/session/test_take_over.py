@@ -1,9 +1,8 @@
 """Clients that take a session over, judged by the processor's own fold."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
@@ -17,35 +16,12 @@ from sessionary.producers import (
     SessionEnded,
     SessionFenced,
 )
-from sessionary.producers.ports import KnownSession, OnReceipt, OutRecord, SessionChanges, SessionView, Verdict
+from sessionary.producers.ports import KnownSession, SessionChanges, SessionView, Verdict
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.events import SessionTakenOver
 from sessionary.stream_processors.core.sequencing import IDS_KEPT
-from tests.core.producers.judged_memory import JudgedMemory
+from tests.core.producers.judged_memory import HeldReceipts, JudgedMemory
 from tests.support.waiting import wait_until
-
-
-class HeldReceipts(JudgedMemory):
-    """Judges events at once, and while `hold` is set keeps their receipts until `deliver`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hold = False
-        self._held: list[Callable[[], None]] = []
-
-    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
-        """Judge a record; its receipt may be kept."""
-        if not self.hold or on_receipt is None:
-            super().send(record, on_receipt)
-            return
-        super().send(record, lambda receipt: self._held.append(partial(on_receipt, receipt)))
-
-    def deliver(self) -> None:
-        """Give the receipts that were kept, in their order."""
-        held, self._held = self._held, []
-        for give in held:
-            give()
-
 
 SETTINGS = ProducerSettings.from_env({})
 
@@ -287,7 +263,7 @@ def test_a_poll_that_finds_a_copied_process_while_another_call_waits_for_it_dist
         wait_until(lambda: bool(waiting._waiters), 10, "the call to wait")  # type: ignore[attr-defined]
         second.core.watch.poll_now()
         kafka.deliver()
-        view = judged.result(10)
+        view = judged.result(60)
     assert view.verdict is not None
     assert view.verdict.reason == "producer_conflict"
     shared.sync()

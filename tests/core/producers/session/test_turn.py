@@ -26,6 +26,7 @@ from sessionary.producers import (
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import SessionPhaseChanged
 from tests.core.producers.gated_memory import cancel_while_it_waits, new_rig, open_soon
+from tests.support.waiting import wait_until
 
 DAY_S = 86_400.0
 
@@ -525,11 +526,12 @@ async def give_up_a_turn(tmp_path: Path, may_block: bool) -> None:
         assert await cancel_while_it_waits(rig, lambda: session.turn().__aenter__())
         open_soon(rig)
         await asyncio.to_thread(rig.memory.open_gate)
-        for _ in range(200):
-            if rig.memory.view_session(session.session_id).exchanges:
-                break
-            await asyncio.sleep(0.01)
-        assert phase_of(rig.memory, session.session_id) == ("Active", "waiting")
+
+        def has_ended() -> bool:
+            is_waiting = phase_of(rig.memory, session.session_id) == ("Active", "waiting")
+            return is_waiting and rig.memory.view_session(session.session_id).exchanges == 1
+
+        await asyncio.to_thread(wait_until, has_ended, 60, "the turn to end")
         async with session.turn() as turn:
             assert turn.number == 2
 

@@ -1,6 +1,11 @@
 """What a task worker says of itself: whether its loop turns, whether it can be given tasks."""
 
+import threading
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -8,8 +13,10 @@ from confluent_kafka import KafkaError, KafkaException
 from sessionary.producers.ports import Condition, ReaderState
 from sessionary.schemas.codec import SINGLE_OBJECT
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import TaskRequest
 from tests.core.producers.tasks.worker_rig import TOPIC, WorkerRig
 from tests.support.fake_kafka import FakeConsumer
+from tests.support.waiting import PATIENCE_S, wait_until
 
 OK = (True, "ok")
 UNASSIGNED = (False, "its group has given it no assignment yet")
@@ -136,3 +143,46 @@ def test_a_worker_that_stops_is_alive_and_not_ready(rig: WorkerRig) -> None:
 
 def test_stopped_partitions_are_named_in_order() -> None:
     assert ReaderState(0.0, None, (1, 3)).health()[1].endswith(": partition 1, partition 3")
+
+
+class _NotedLock:
+    """A lock that notes a thread that waits for it."""
+
+    def __init__(self) -> None:
+        self.awaited = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.awaited.set()
+            self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("has_threads", [True, False])
+def test_a_worker_closes_while_a_task_begins(
+    rig: WorkerRig, has_threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, start, closing = rig.worker, threading.Thread.start, list[Future[None]]()
+    noted: Any = _NotedLock()
+    worker._lock = noted
+    request = TaskRequest("acme", str(uuid.uuid4()), str(uuid.uuid4()), "billing", None, 1, "train", None, (), 1)
+    with ThreadPoolExecutor(1) as pool:
+
+        def close_first(thread: threading.Thread) -> None:
+            if not thread.name.startswith("sessionary-task-"):
+                start(thread)
+                return
+            closing.append(pool.submit(worker.close, 10.0))
+            wait_until(lambda: closing[0].done() or noted.awaited.is_set(), 10, "the end, or the wait for it")
+            if not has_threads:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", close_first)
+        with suppress(RuntimeError):
+            worker._take_request(request, lambda receipt: None)
+        closing[0].result(PATIENCE_S)
+    assert not worker._at_work

@@ -56,7 +56,7 @@ def test_a_wait_ends_with_another_thread_s_change_or_the_client() -> None:
     session.update_state({"n": 1})
     wait_until(lambda: follower._reported is not None and follower._reported.version == 2, 20, "the second state")
     client.close()
-    waiting.join(20)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert reported == [1, 2]
     with pytest.raises(ClientClosed):

@@ -19,13 +19,14 @@ from sessionary.producers import (
     Rejected,
     Session,
     SessionEnded,
+    SessionExists,
     SessionFenced,
     SessionLost,
     SessionTimeout,
     Unavailable,
 )
 from sessionary.producers.client_core import sessions
-from sessionary.producers.ports import OnReceipt, OutRecord
+from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
 from sessionary.producers.verdicts.session_watch import SESSIONS_MAX, PollSchedule
 from sessionary.schemas.events import SessionPhaseChanged, SessionResumed
 from tests.core.producers.judged_memory import JudgedMemory
@@ -291,6 +292,26 @@ def test_sync_tells_what_it_finds() -> None:
         with pytest.raises(SessionFenced):
             fenced.sync()
     assert (len(scene.reported.fenced), fenced.lost) == (1, True)
+
+
+def test_a_poll_before_a_loser_of_a_creation_knows_it_reports_nothing() -> None:
+    kafka, reported = JudgedMemory(), Reported()
+    kafka.client()[0].session(user_id="u", session_id="thread-42")
+    client = kafka.polling_client(agent_id="loser", **reported.callbacks)
+    fetch = kafka.fetch_session
+
+    def poll_and_fetch(session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        client.core.watch.poll_now()
+        return fetch(session_id, after, timeout_s)
+
+    kafka.fetch_session = poll_and_fetch  # type: ignore[method-assign]
+    with pytest.raises(SessionExists):
+        client.session(user_id="u", session_id="thread-42")
+    client.core.watch.poll_now()
+    assert (reported.total, client.counters.rejected) == (0, 0)
+    resume_raw(client.session(user_id="u", session_id="thread-43"))
+    client.core.watch.poll_now()
+    assert [each.event_type for each in reported.rejected] == ["session_resumed"], "its own session is watched"
 
 
 def test_without_a_callback_on_error_is_notified() -> None:

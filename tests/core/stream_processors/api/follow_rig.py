@@ -35,7 +35,7 @@ class Reader:
         """Return the next message or comment; None at the end of the stream."""
         fields: dict[str, str] = {}
         while True:
-            line = (await asyncio.wait_for(self.answer.content.readline(), 20)).decode()
+            line = (await asyncio.wait_for(self.answer.content.readline(), 60)).decode()
             if not line:
                 assert not fields, "the stream ended in the middle of a message"
                 return None

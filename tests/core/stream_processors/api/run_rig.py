@@ -56,7 +56,7 @@ class RunRig:
             wait_until_merged=self._is_merged,
         )
         assignment: Any = SimpleNamespace(owners={0: owner})
-        others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
+        others = OtherWorkers(SETTINGS, FakeGroup())
         questions = SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others, no_end)
         runs, steps, calls = RunPages(questions), StepPages(questions), CallPages(questions)
         artifacts, agents = ArtifactPages(questions), AgentPages(questions)

@@ -113,11 +113,13 @@ def test_a_reader_that_leaves_ends_both_streams(tmp_path: Path) -> None:
         async with following(asked, rig.path) as reader:
             assert await reader.read_versions(1) == [1]
             reader.answer.close()
-        for _ in range(20):  # each write is a chance to see it
-            rig.update()
+
+        def has_ended() -> bool:
+            rig.update()  # each write is a chance to see it
             rig.owner.commit()
-            await asyncio.sleep(0.01)
-        await until(lambda: followers(asked, "passed_on") == followers(owning) == 0)
+            return followers(asked, "passed_on") == followers(owning) == 0
+
+        await until(has_ended)
         assert not rig.is_watched
 
     follow_by_another(tmp_path, check)

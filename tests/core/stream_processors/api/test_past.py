@@ -57,7 +57,7 @@ class PageRig:
             wait_until_merged=self._yes,
         )
         assignment: Any = SimpleNamespace(owners={0: owner})
-        others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
+        others = OtherWorkers(SETTINGS, FakeGroup())
         questions = SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others, no_end)
         self.clock_s = 0.0
         self.page = PastPage(

@@ -6,7 +6,6 @@ is asked to load a session, or to carry out a task, asks the owner about it at o
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -99,7 +98,7 @@ class UnmergedCommit:
             self.agent.event_bytes("run_queued", {"run_id": self.task_id}, **queued),
         ]
         await self._offer(owner, 1, [(self.agent.key.encoded(), value) for value in values])
-        others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
+        others = OtherWorkers(SETTINGS, FakeGroup())
         tokens = TokenStore(SETTINGS, self.bench.metrics)
         self.questions = SessionQuestions(SETTINGS, tokens, self.bench.assignment, others, no_end)
 

@@ -29,6 +29,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores
 from tests.core.stream_processors.runtime.owner_doubles import FakeFetchControl
 from tests.support.event_factory import EventFactory
+from tests.support.module_time import set_module_time
 
 RECORDS = [LogRecord(0, 1_000, None, b"value", ())]
 
@@ -103,21 +104,21 @@ def run(story: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_a_dry_run_that_takes_too_long_is_ended_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    asked, now_s = list[bool](), [1_000.0]
 
     async def plan(_context: object, _partition: int, _mode: str, wanted: Callable[[], bool]) -> None:
         asked.append(wanted())
-        while wanted():
-            await asyncio.sleep(0.01)
+        now_s[0] += assignment_module.PLAN_S_MAX
+        asked.append(wanted())
         raise Lost("partition 0: no longer wanted")
 
     monkeypatch.setattr(assignment_module, "plan_rebuild", plan)
-    monkeypatch.setattr(assignment_module, "PLAN_S_MAX", 0.05)
+    set_module_time(monkeypatch, assignment_module.__name__, monotonic=lambda: now_s[0])
 
     async def story(bench: Bench) -> None:
         with pytest.raises(Lost, match="a dry run took longer than"):
             await bench.assignment.plan_rebuild(0, "refold")
-        assert asked == [True]
+        assert asked == [True, False]
 
     run(story)
 

@@ -476,6 +476,6 @@ def test_the_end_wakes_all() -> None:
             notifications.end()
             assert notifications.is_over
             assert await watch.wait(0)
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, 60)
 
     run(check)

@@ -112,7 +112,7 @@ def test_a_call_at_a_low_rate_runs_little_code(
     former = sys.getprofile()
     gc.disable()  # a collection would run the finalizers of what other tests left, in this thread
     try:
-        for _ in range(5):  # now and then one of them wakes the sender, or begins a file
+        for _ in range(5):  # now and then one wakes the sender, begins a file, or reads the ends of the next ids
             calls.append([])
             sys.setprofile(note_call)
             scene.session.activity("tool", "x" * 300)
