@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from threading import Thread
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.quiet_server import QuietServer
 
 
 class ControlRequest(NamedTuple):
@@ -51,7 +53,7 @@ def control_server(answer: Callable[[ControlRequest], ControlResponse]) -> Itera
         def log_message(self, format: str, *args: object) -> None:
             return None
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = QuietServer(Handler)
     thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.support.quiet_server import QuietServer
 
 
 @contextmanager
@@ -24,7 +26,7 @@ def serve_cut_answers(body: bytes, missing: int) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with QuietServer(Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

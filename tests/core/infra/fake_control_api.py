@@ -4,8 +4,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
+
+from tests.support.quiet_server import QuietServer
 
 
 class FakeControlApi:
@@ -61,7 +63,7 @@ def serve_fake_api() -> Iterator[FakeControlApi]:
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with QuietServer(Handler) as server:
         api.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
