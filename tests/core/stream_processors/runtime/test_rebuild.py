@@ -37,7 +37,7 @@ class Rebuilt:
         self.log: list[LogRecord] = []
         for number in range(END):
             agent = EventFactory(f"s{number % 2}", producer=f"p{number}")
-            created = agent.event_bytes("session_created", snapshot=snapshot("first", str(number) * 50))
+            created = agent.event_bytes("session_created", snapshot=snapshot("first", f'{{"n":"{str(number) * 50}"}}'))
             key, value = (None, TICK) if number == 6 else (agent.key.encoded(), created)
             self.log.append(LogRecord(number, START_MS + 1_000 * number, key, value))
         self.audit: list[AuditRecord] = []

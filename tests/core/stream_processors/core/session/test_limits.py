@@ -106,7 +106,7 @@ def test_a_state_above_1_mib_is_rejected_and_the_row_stays() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     row = rig.row_of(agent)
-    fits, too_large = ("x" * size for size in (STATE_BYTES_MAX, STATE_BYTES_MAX + 1))
+    fits, too_large = ("{" + " " * (size - 2) + "}" for size in (STATE_BYTES_MAX, STATE_BYTES_MAX + 1))
     assert isinstance(rule_for("state_updated")(row, StateUpdated(1, 2, fits), rig.at), ContentUpdated)
     rejected = rule_for("state_updated")(row, StateUpdated(1, 2, too_large), rig.at)
     assert isinstance(rejected, Objection)
