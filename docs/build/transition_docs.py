@@ -23,10 +23,10 @@ from sessionary.schemas.limits import (
     CONVERSATION_TURNS_MAX,
     MESSAGE_CHARACTERS_MAX,
     RESULT_CHARACTERS_MAX,
+    STATE_LEVELS_MAX,
     TRANSACTION_MS,
     TRANSACTIONS_MAX,
 )
-from sessionary.schemas.snapshots import STATE_LEVELS_MAX
 from sessionary.stream_processors.core.session.migration import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES
 

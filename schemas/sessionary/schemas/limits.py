@@ -43,6 +43,7 @@ NAME_CHARACTERS_MAX: Final = 256  # of a text that is neither of the two below: 
 TEXT_CHARACTERS_MAX: Final = 16 << 10  # of a text for people
 MESSAGE_CHARACTERS_MAX: Final = 16 << 10  # of a turn's content; a longer one is an artifact
 CONTENT_CHARACTERS_MAX: Final = 1 << 20  # of what the agent works on
+STATE_LEVELS_MAX: Final = 500  # of objects and lists in each other; Python reads no more than about twice as many
 # For people, by field; "Class.field" if a field of the same name is a name elsewhere.
 TEXTS: Final = frozenset(
     {"Candidate.name", "choice", "detail", "message", "question", "reason", "response_id", "resume_plan", "uri"}

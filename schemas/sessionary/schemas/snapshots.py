@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import snapshot_hash
-from sessionary.schemas.limits import ITEMS_MAX
+from sessionary.schemas.limits import ITEMS_MAX, STATE_LEVELS_MAX
 from sessionary.schemas.types import RejectionReason, Snapshot, SnapshotMessage
 
 WHOLE_EVERY: Final = 10
@@ -31,8 +31,6 @@ COMPRESSED_ABOVE: Final = 4 << 10
 """State and context of more characters are compressed."""
 CONTENT_BYTES_MAX: Final = 8 << 20
 """State and context of more bytes are not read: a compressed event could hold any number."""
-STATE_LEVELS_MAX: Final = 500
-"""Of objects and lists in each other, in a state. Python reads no more than about twice as many."""
 _OPERATIONS_MAX: Final = 4_096
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _BROKEN: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, zlib.error)

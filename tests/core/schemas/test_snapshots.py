@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sessionary.schemas.ids import snapshot_hash
+from sessionary.schemas.limits import STATE_LEVELS_MAX
 from sessionary.schemas.snapshots import (
     COMPRESSED_ABOVE,
-    STATE_LEVELS_MAX,
     WHOLE_EVERY,
     SnapshotCorrupt,
     content_size,

@@ -46,7 +46,7 @@ from sessionary.producers.session.runs import RecordedReads, Runs
 from sessionary.producers.session.transaction import Transaction, roll_back_session
 from sessionary.producers.session.turn import Turn
 from sessionary.producers.session.updates import AgentGroup, Updates
-from sessionary.producers.session.view import WITH_STATE, check_given_state, parsed_state
+from sessionary.producers.session.view import check_given_state, parsed_state
 from sessionary.producers.verdicts.local_checks import check_access, check_progress
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
 from sessionary.schemas.types import (
@@ -473,8 +473,7 @@ class AsyncSession(OpenedLater):
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
-        if type(payload) in WITH_STATE:
-            check_given_state(payload)
+        check_given_state(payload)
         return await hand_over(
             self.core,
             self.core.send_event,

@@ -210,10 +210,11 @@ class SharedServices(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A question about a session: how often the session was changed here before, and a number."""
+    """A question about a session, with the session's changes and producer id of before."""
 
-    changes: int
     number: int
+    changes: int
+    producer_id: str
 
 
 class SessionCore:
@@ -323,9 +324,15 @@ class SessionCore:
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, event_id: str | None = None
     ) -> PendingVerdict:
         """Send an event whose position in the log will be asked for; other verbs need not wait."""
-        pending = PendingVerdict("emit", EVENT_TYPES[type(payload)], self.view.local_state, self.emitter.producer_id)
+        pending = self.new_pending("emit", payload)
         pending.event_id = self.send_event(payload, fields, pending.on_receipt, event_id)
         return pending
+
+    def new_pending(self, verb: str, payload: Payload) -> PendingVerdict:
+        """Return what takes the receipt of an event that is about to be sent."""
+        emitter = self.emitter
+        event_type = EVENT_TYPES[type(payload)]
+        return PendingVerdict(verb, event_type, self.view.local_state, emitter.producer_id, emitter.epoch)
 
     def send_phases(self, *phases: Phase, fields: EnvelopeFields = NO_FIELDS) -> None:
         """Enter phases, one after the other."""
@@ -443,7 +450,7 @@ class SessionCore:
         known = self.view
         deadline_s = time.monotonic() + self.services.verdict_timeout_s
         for _ in range(_READS_MAX):
-            read, sender = self.begin_read(), self.emitter.producer_id
+            read = self.begin_read()
             try:
                 view = self._fetch_judged(self.services.control.fetch_session, attaches=attaches)
             except SessionLost:
@@ -451,15 +458,15 @@ class SessionCore:
                 raise
             with self.lock_then_notify():
                 is_left = known.departures != departures
-                if is_left or self.adopt_read(view, read, sender) or time.monotonic() >= deadline_s:
+                if is_left or self.adopt_read(view, read) or time.monotonic() >= deadline_s:
                     break
         return view
 
     def begin_read(self) -> Read:
         """Note that a question is about to be asked, whose answer may be adopted."""
-        return Read(self.view.changes, next(self._reads))
+        return Read(next(self._reads), self.view.changes, self.emitter.producer_id)
 
-    def adopt_read(self, view: SessionView, read: Read, sender: str) -> bool:
+    def adopt_read(self, view: SessionView, read: Read) -> bool:
         """Adopt an answer, unless one to a later question was adopted: that was no older.
 
         Returns False, and adopts nothing, if the session was changed here since the question. In
@@ -469,7 +476,7 @@ class SessionCore:
         if known.changes != read.changes:
             return False
         if read.number > self._adopted_read:
-            self.adopt_view(view, sender)
+            self.adopt_view(view, read.producer_id)
             known.changes, self._adopted_read = read.changes, read.number  # nothing was changed here
         return True
 

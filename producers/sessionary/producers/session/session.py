@@ -42,7 +42,7 @@ from sessionary.producers.session.runs import RecordedReads, Runs
 from sessionary.producers.session.transaction import Transaction, roll_back_session
 from sessionary.producers.session.turn import Turn
 from sessionary.producers.session.updates import AgentGroup, Updates
-from sessionary.producers.session.view import WITH_STATE, check_given_state, parsed_state
+from sessionary.producers.session.view import check_given_state, parsed_state
 from sessionary.producers.verdicts.local_checks import check_access, check_progress
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
 from sessionary.schemas.types import (
@@ -469,8 +469,7 @@ class Session:
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
-        if type(payload) in WITH_STATE:
-            check_given_state(payload)
+        check_given_state(payload)
         return self.core.send_event(
             payload, envelope_fields(metadata, None if occurred_at is None else epoch_us(occurred_at))
         )

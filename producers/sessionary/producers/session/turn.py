@@ -94,7 +94,7 @@ class Turn:
         """Ask the processor for the turn; return its number."""
         core, view = self._core, self._core.view
         with core.lock:
-            departures, producer_id = view.departures, core.emitter.producer_id
+            departures = view.departures
             self._require_active()
             sent = core.send_awaited(SessionPhaseChanged("processing"), self._fields)
             view.phase = "processing"
@@ -108,7 +108,7 @@ class Turn:
             self._take_back()
             raise
         with core.lock_then_notify():
-            is_outdated = view.departures == departures and not core.adopt_read(judged, read, producer_id)
+            is_outdated = view.departures == departures and not core.adopt_read(judged, read)
         if is_outdated:  # another thread has changed the session meanwhile
             with suppress(Unavailable):
                 core.sync(departures)

@@ -21,7 +21,7 @@ from sessionary.producers.session.core import FINAL_ERRORS, SessionCore
 from sessionary.producers.session.pending_verdict import TAKES_SESSION, PendingVerdict
 from sessionary.producers.session.view import ASKED_REMEDY
 from sessionary.producers.verdicts.local_checks import NO_BARS
-from sessionary.schemas.events import EVENT_TYPES, Payload, SessionTakenOver
+from sessionary.schemas.events import Payload, SessionTakenOver
 
 _EPOCH_PAUSE_S = 0.1
 _HELD, _ASKED = "operator_only", "question_open"
@@ -48,9 +48,7 @@ class Verdicts:
             view.bars = NO_BARS  # the verdict decides, and the state with it
             for payload in payloads[:-1]:
                 core.send_event(payload, fields)
-            awaited = EVENT_TYPES[type(payloads[-1])]
-            sender = core.emitter
-            pending = PendingVerdict(verb, awaited, view.local_state, sender.producer_id, sender.epoch)
+            pending = core.new_pending(verb, payloads[-1])
             pending.event_id = core.send_event(payloads[-1], fields, pending.on_receipt)
             view.pending, view.followed = pending, None
             view.changes += 1

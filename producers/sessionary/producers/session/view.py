@@ -34,19 +34,9 @@ from sessionary.producers.verdicts.local_checks import (
     find_objection,
 )
 from sessionary.producers.verdicts.session_watch import SentEvents
-from sessionary.schemas.events import (
-    EVENT_TYPES,
-    Payload,
-    SessionCreated,
-    SessionPaused,
-    SessionRolledBack,
-    SessionTerminated,
-    SnapshotCreated,
-    StateUpdated,
-    ToolCallResolved,
-    TxnCommitted,
-)
+from sessionary.schemas.events import EVENT_TYPES, Payload, ToolCallResolved
 from sessionary.schemas.ids import content_hash, snapshot_id_of
+from sessionary.schemas.limits import STATE_LEVELS_MAX
 from sessionary.schemas.types import Answer, Limits, Phase, Question, Snapshot, SnapshotMessage, ToolExecution
 
 if TYPE_CHECKING:  # few sessions have a chain
@@ -59,11 +49,16 @@ WAITING: Final[Phase] = "waiting"
 
 
 def canonical_json(state: Mapping[str, Json]) -> str:
-    """Return `state` as JSON text. Raises `Invalid` as `to_json_text`, and if it is no dict."""
+    """Return `state` as JSON text. Raises `Invalid` as `to_json_text`, and if it is no dict, or
+    is nested too deep.
+    """
     if not isinstance(state, dict):
         kind = type(state).__name__
         raise Invalid("invalid_value", f"state is of type {kind}, not a JSON object: use a dict")
-    return to_json_text(state, "state", "state_too_large")
+    text = to_json_text(state, "state", "state_too_large")
+    if text.count("{") + text.count("[") > STATE_LEVELS_MAX:  # few have so many
+        _require_state(text, "state")
+    return text
 
 
 def parsed_state(text: str) -> dict[str, Json]:
@@ -77,28 +72,31 @@ def parsed_state(text: str) -> dict[str, Json]:
     return state
 
 
-WITH_STATE: Final[frozenset[type[Payload]]] = frozenset(
-    {
-        *(SessionCreated, SessionPaused, SessionTerminated, SnapshotCreated),
-        *(SessionRolledBack, StateUpdated, TxnCommitted),
-    }
-)
+WITH_STATE: Final = frozenset(kind for kind in EVENT_TYPES if {"state_json", "snapshot"} & set(kind._fields))
 """Events that carry a state, some of them in a snapshot."""
 
 
 def check_given_state(payload: Payload) -> None:
-    """Raise `Invalid` if an event of `WITH_STATE` has a state that is no JSON object.
+    """Raise `Invalid` if an event carries a state that is no JSON object.
 
     Of a snapshot that is a delta or compressed, the processor finds it.
     """
-    from sessionary.schemas.snapshots import find_state_fault  # rarely needed
-
+    if type(payload) not in WITH_STATE:
+        return
     text, name = getattr(payload, "state_json", None), "state_json"
     snapshot = getattr(payload, "snapshot", None)
     if isinstance(snapshot, Snapshot) and (snapshot.encoding, snapshot.compression) == ("full", "none"):
         text, name = snapshot.state_json, f"the state of snapshot {snapshot.snapshot_id}"
-    if isinstance(text, str) and (fault := find_state_fault(text)):
-        raise Invalid("invalid_value", f"{EVENT_TYPES[type(payload)]}: {name} {fault}")
+    if isinstance(text, str):
+        _require_state(text, f"{EVENT_TYPES[type(payload)]}: {name}")
+
+
+def _require_state(text: str, name: str) -> None:
+    """Raise `Invalid` if the processor would refuse a text as a state."""
+    from sessionary.schemas.snapshots import find_state_fault  # rarely needed
+
+    if fault := find_state_fault(text):
+        raise Invalid("invalid_value", f"{name} {fault}")
 
 
 def full_snapshot(state_json: str, schema_version: int, parent: str | None, snapshot_id: str | None = None) -> Snapshot:
@@ -163,6 +161,9 @@ class SessionLock:
 
 _HELD_REMEDY = "it continues once they resume it"
 ASKED_REMEDY = "ask() the same question to wait for the answer, or cancel() the session to give up"
+
+
+_STOPPED: Final = ("", 0, None)  # as `fenced_by` has it
 
 
 class LocalView:
@@ -291,13 +292,13 @@ class LocalView:
     def stop(self, stopped: Callable[[], ProducerError]) -> None:
         """Let all verbs raise from now on. Takes no lock: a verb may hold it for long."""
         self.stopped = stopped
-        self.fenced_by = "", 0, None  # verbs look at it first
+        self.fenced_by = _STOPPED  # verbs look at it first
 
     def unfence(self) -> None:
         """Let verbs go on again, unless they were stopped, perhaps at this moment."""
         self.fenced_by = None
         if self.stopped is not None:
-            self.fenced_by = "", 0, None
+            self.fenced_by = _STOPPED
 
     def update_bars(self, *, committed: bool) -> None:
         """Find the events that are certain to be rejected in a state that was entered."""

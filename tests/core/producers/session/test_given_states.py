@@ -1,10 +1,13 @@
 """Events by hand whose state is no JSON object: refused at the call, and by the judge."""
 
 import asyncio
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 from sessionary.producers import AsyncSessionClient, Invalid
+from sessionary.producers.ports import Json
 from sessionary.producers.session.view import WITH_STATE, full_snapshot
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import (
@@ -18,6 +21,7 @@ from sessionary.schemas.events import (
     StateUpdated,
     TxnCommitted,
 )
+from sessionary.schemas.limits import STATE_LEVELS_MAX
 from sessionary.schemas.types import Limits
 
 SNAPSHOT = full_snapshot("[1]", 1, None)
@@ -54,6 +58,35 @@ def test_an_event_whose_state_is_no_json_object_is_refused_at_the_call(payload: 
 def test_each_event_that_carries_a_state_is_looked_at() -> None:
     carrying = {kind for kind in PAYLOADS.values() if {"state_json", "snapshot"} & set(kind._fields)}
     assert carrying == WITH_STATE == {type(payload) for payload in OF_NO_STATE}
+
+
+@pytest.fixture
+def deep_python() -> Iterator[None]:
+    """Let Python go deeper than it does by itself, as some programs do."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    yield
+    sys.setrecursionlimit(usual)
+
+
+@pytest.mark.usefixtures("deep_python")
+@pytest.mark.parametrize("innermost", [{}, []], ids=["object", "list"])
+def test_a_state_that_is_nested_too_deep_is_refused_at_the_call(innermost: Json) -> None:
+    client, memory = memory_client()
+    session = client.session(user_id="u")
+    deepest = innermost
+    for _ in range(STATE_LEVELS_MAX - 1):
+        deepest = {"a": deepest}
+    assert isinstance(deepest, dict)
+    refused = f"state is nested more than {STATE_LEVELS_MAX} levels deep"
+    with pytest.raises(Invalid, match=refused):
+        session.update_state({"a": deepest})
+    with pytest.raises(Invalid, match=refused):
+        client.session(user_id="u", state={"a": deepest})
+    with pytest.raises(Invalid, match=refused), session.transaction() as pending:
+        pending["a"] = deepest
+    assert session.update_state(deepest) == 2
+    assert list(memory.rejections()) == []
 
 
 @pytest.mark.parametrize("text", NO_STATES)
