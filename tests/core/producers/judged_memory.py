@@ -113,6 +113,11 @@ class JudgedMemory(InMemoryTransport):
         return parse_changes({"positions": {"0": self.rig.offset}, "sessions": found})
 
 
+def copy_id(client: SessionClient, original: SessionClient) -> None:
+    """Give a client the producer id of another one, as in a copied virtual machine."""
+    client.core.producer_id = client.core.sequences._producer_id = original.producer_id
+
+
 class HeldReceipts(JudgedMemory):
     """Judges events at once, and while `hold` is set keeps their receipts until `deliver`."""
 

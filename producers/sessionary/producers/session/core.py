@@ -210,7 +210,7 @@ class SharedServices(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A question about a session, with the session's changes and producer id of before."""
+    """A question about a session: its number, and the session's changes and producer id then."""
 
     number: int
     changes: int

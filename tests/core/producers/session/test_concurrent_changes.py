@@ -25,7 +25,7 @@ from sessionary.producers.session.polled import PolledSession
 from sessionary.producers.session.view import LocalView
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.types import DataClass, Rejection
-from tests.core.producers.judged_memory import HeldReceipts, JudgedMemory, LateAnswers
+from tests.core.producers.judged_memory import HeldReceipts, JudgedMemory, LateAnswers, copy_id
 from tests.support.waiting import PATIENCE_S, wait_until
 
 T = TypeVar("T")
@@ -47,11 +47,6 @@ def late_answer(kafka: LateAnswers, call: Callable[[], T]) -> Iterator[Future[T]
 def wait_briefly(client: SessionClient) -> None:
     """Let verbs give up soon: the wrong code would wait for the whole time."""
     client.core.services = client.core.services._replace(verdict_timeout_s=1.0)
-
-
-def copy_id(client: SessionClient, original: SessionClient) -> None:
-    """Give a client the producer id of another one, as in a copied virtual machine."""
-    client.core.producer_id = client.core.sequences._producer_id = original.producer_id
 
 
 # Answers that are older than the change of another thread

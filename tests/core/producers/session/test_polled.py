@@ -10,7 +10,7 @@ from sessionary.producers.ports import SessionView
 from sessionary.producers.session import polled
 from sessionary.producers.session.view import SessionLock
 from sessionary.schemas.events import SessionResumed
-from tests.core.producers.judged_memory import JudgedMemory
+from tests.core.producers.judged_memory import JudgedMemory, copy_id
 from tests.support.waiting import wait_until
 
 BRIEF = Limits(model_ms=3_000, tool_ms=3_000, network_ms=3_000, grace_ms=30_000, override=True)
@@ -77,7 +77,7 @@ def test_a_take_over_that_a_verb_finds_is_reported_without_the_lock() -> None:
 def test_a_copied_process_is_reported_without_the_lock() -> None:
     kafka, client, reported = new_scene()
     first, _ = kafka.client()
-    client.core.producer_id = client.core.sequences._producer_id = first.producer_id
+    copy_id(client, first)
     reported.session = client.attach(first.session(user_id="u").session_id)
     reported.session.activity("rejected")
     reported.session.sync()

@@ -20,7 +20,7 @@ from sessionary.producers.ports import KnownSession, SessionChanges, SessionView
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.events import SessionTakenOver
 from sessionary.stream_processors.core.sequencing import IDS_KEPT
-from tests.core.producers.judged_memory import HeldReceipts, JudgedMemory
+from tests.core.producers.judged_memory import HeldReceipts, JudgedMemory, copy_id
 from tests.support.waiting import wait_until
 
 SETTINGS = ProducerSettings.from_env({})
@@ -227,7 +227,7 @@ def test_a_copied_process_that_is_far_behind_is_reported_by_its_next_poll_withou
     kafka, errors = JudgedMemory(), list[Exception]()
     first, _ = kafka.client()
     second = kafka.polling_client(on_error=errors.append)
-    second.core.producer_id = second.core.sequences._producer_id = first.producer_id  # as in a copied virtual machine
+    copy_id(second, first)
     session = first.session(user_id="u")
     shared = second.attach(session.session_id)
     for n in range(2 * IDS_KEPT):
@@ -250,7 +250,7 @@ def test_a_poll_that_finds_a_copied_process_while_another_call_waits_for_it_dist
     kafka, errors = HeldReceipts(), list[Exception]()
     first, _ = kafka.client()
     second = kafka.polling_client(on_error=errors.append)
-    second.core.producer_id = second.core.sequences._producer_id = first.producer_id  # as in a copied virtual machine
+    copy_id(second, first)
     session = first.session(user_id="u")
     shared = second.attach(session.session_id)
     session.activity("work")
@@ -296,7 +296,7 @@ def test_a_copied_process_is_reported_and_goes_on_with_an_id_of_its_own() -> Non
     kafka = JudgedMemory()
     first, _ = kafka.client()
     second, errors = kafka.client()
-    second.core.producer_id = second.core.sequences._producer_id = first.producer_id  # as in a copied virtual machine
+    copy_id(second, first)
     session = first.session(user_id="u")
     shared = second.attach(session.session_id)
     shared.activity("lost without an error until now")
